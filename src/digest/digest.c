@@ -298,6 +298,9 @@ int digest_blocks(const struct digest *d, const void *data, size_t block_size, s
 {
     const uint8_t *bytes = data;
     size_t done = 0;
+    if (n == 0) {
+        return 0; /* data may be NULL */
+    }
     switch (d->kernel) {
     case KERNEL_SHA_NI:
         done = blocks_sha_ni(bytes, block_size, n, out);
