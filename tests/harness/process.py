@@ -21,7 +21,8 @@ PENSTOCK = os.environ.get("PENSTOCK", os.path.join(ROOT, "build/src/cli/penstock
 TIME_FACTOR = float(os.environ.get("PENSTOCK_TIME_FACTOR", "1"))
 
 SANITIZER = re.compile(
-    rb"(ERROR|WARNING): (Address|Thread|Leak|Memory)Sanitizer|runtime error: |LeakSanitizer has enc")
+    rb"(ERROR|WARNING): (Address|Thread|Leak|Memory)Sanitizer|runtime error: |"
+    rb"LeakSanitizer has encountered")
 
 _living = {}  # pid: the Program, from its start until it was waited for
 
@@ -41,7 +42,8 @@ Result = collections.namedtuple("Result", "status out err")
 class Program:
     """A running program. Its output goes to files, so that it never waits for us to read it."""
 
-    def __init__(self, argv, env=None, stdin=subprocess.DEVNULL, stdout=None, pass_fds=(), cwd=None):
+    def __init__(self, argv, env=None, stdin=subprocess.DEVNULL, stdout=None, pass_fds=(),
+                 cwd=None):
         self.argv = [os.fspath(arg) for arg in argv]
         self._out = tempfile.TemporaryFile() if stdout is None else None
         self._err = tempfile.TemporaryFile()
