@@ -9,6 +9,9 @@
  *   slice:OFFSET[+SIZE]:ENDPOINT
  *   [ PROGRAM ARG ... ]      an NBD server of our own (argv form only)
  *   -, fd:N                  a pipe (copy and sum handle these themselves: endpoint_is_stream())
+ *
+ * A known scheme and its ':' make it an endpoint of that kind; what has another scheme and "://" is
+ * refused; everything else is a path, whatever colons it has. "file:" forces a path.
  */
 #ifndef VOLUME_ENDPOINT_H
 #define VOLUME_ENDPOINT_H
@@ -33,6 +36,9 @@ struct endpoint_options {
 
 void endpoint_options_init(struct endpoint_options *o);
 
+/* name for people: without the \x1f of a [ PROGRAM ... ]. Writes to buf, returns it. */
+char *endpoint_display(const char *name, char *buf, size_t size);
+
 /* Opens name. From a fiber. On success *ret is the caller's, to be closed with volume_close(). */
 int endpoint_open(const char *name, const struct endpoint_options *o, struct volume **ret,
     struct error *err);
@@ -47,12 +53,12 @@ struct endpoint_driver {
     int (*open)(const char *name, const struct endpoint_options *o, struct volume **ret,
         struct error *err);
 };
-/* Before the first open, main thread. At most 16. */
+/* Before the first open, main thread. At most 16. The scheme "[" is that of [ PROGRAM ARG ... ]. */
 void endpoint_register(const struct endpoint_driver *driver);
 
 /*
  * Arguments from argv: one endpoint takes one argument, or "[" up to its "]". Writes a malloc'ed
- * name to *ret ("[ PROGRAM ARG ]" is kept apart with \x1f between the words) and returns how many
+ * name to *ret ("[ PROGRAM ARG ]" becomes "[\x1fPROGRAM\x1fARG\x1f]") and returns how many
  * arguments were used, or -EINVAL with err.
  */
 int endpoint_take_args(char *const *argv, int argc, char **ret, struct error *err);

@@ -8,8 +8,14 @@
  * to limits.min, and fall back (zero -> write, discard -> nothing, cache -> nothing, extents ->
  * one data extent), so drivers see only what they said they can do.
  *
+ * What a driver is handed is aligned to limits.min, except that it may end at the volume's size when
+ * that is no multiple of it. A driver's zero may answer -ENOTSUP with nothing changed, its discard
+ * and cache as well: the fallback is taken.
+ *
  * All return 0 or -errno unless said otherwise, and fill err (which may be NULL) with endpoint and
  * offset. Out of range: -EINVAL for reads, -ENOSPC for writes. len 0 is fine and does nothing.
+ * A volume that is open for reading only answers -EPERM to writes. After a failed flush every later
+ * one fails with -EIO: a kernel reports a failed write-back once, and what was lost stays lost.
  */
 #ifndef VOLUME_VOLUME_H
 #define VOLUME_VOLUME_H
@@ -21,7 +27,7 @@
 #include <stdint.h>
 
 struct volume;
-struct channel;
+struct volume_state;
 
 #define VOLUME_SIZE_MAX ((uint64_t)INT64_MAX) /* 8 EiB - 1: what off_t can name */
 #define VOLUME_TRANSFER_MAX (64u << 20)      /* the largest read or write passed to a driver */
@@ -103,6 +109,7 @@ struct volume_ops {
 struct volume {
     const struct volume_ops *ops;
     char *endpoint; /* for messages; owned (malloc) */
+    struct volume_state *state; /* volume.c's own */
     uint64_t size;  /* bytes */
     unsigned caps;  /* enum volume_cap */
     struct volume_limits limits;

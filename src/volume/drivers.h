@@ -1,0 +1,30 @@
+/*
+ * The drivers of this room, for endpoint.c's table, and what they share. Each open function gets
+ * the whole endpoint name; endpoint_rest() is what follows its scheme.
+ */
+#ifndef VOLUME_DRIVERS_H
+#define VOLUME_DRIVERS_H
+
+#include "volume/endpoint.h"
+
+typedef int endpoint_open_fn(const char *name, const struct endpoint_options *o,
+                             struct volume **ret, struct error *err);
+
+endpoint_open_fn file_open;
+endpoint_open_fn memory_open;
+endpoint_open_fn null_open;
+endpoint_open_fn pattern_open;
+endpoint_open_fn slice_open;
+endpoint_open_fn fault_open;
+
+/* Layers in layers: slice:..:slice:..: no deeper than this. */
+#define ENDPOINT_DEPTH_MAX 8
+
+/* What follows "SCHEME:". */
+const char *endpoint_rest(const char *name);
+
+/* The endpoint that a layer stands on: as o says, but never made nor resized through a layer. */
+int endpoint_open_below(const char *name, const struct endpoint_options *o, struct volume **ret,
+                        struct error *err);
+
+#endif
