@@ -45,13 +45,18 @@ struct channel {
     uint64_t send_buffer_granted; /* bytes usable as payload accounting (half of what Linux says) */
     uint64_t receives;            /* recv calls that brought bytes: bench counts them a payload */
     uint64_t bytes_in, bytes_out;
+    bool was_blocking[2];         /* of rfd and wfd, where close gives that back */
+    bool aborted;                 /* channel_abort() was called: every call gives -ECONNRESET */
+    unsigned unparked;            /* calls since the last wait: nobody keeps a worker for ever */
     char peer[128]; /* for messages: "unix:/run/x.sock", "[::1]:10809" */
 };
 
 /*
- * Takes over a connected descriptor (both may be the same), makes it non-blocking, sizes its
- * buffers (sizing.c). On failure the descriptors are closed. socket_buffer: bytes,
- * SOCKET_BUFFER_AUTO or SOCKET_BUFFER_DEFAULT (sizing.h).
+ * Takes over a connected descriptor (both may be the same; of pipes one may be -1), makes it
+ * non-blocking, sizes its buffers (sizing.c). On failure the descriptors are closed.
+ * socket_buffer: bytes, SOCKET_BUFFER_AUTO or SOCKET_BUFFER_DEFAULT (sizing.h); the size of pipes
+ * as well. Pipes, terminals and files that were blocking are so again after channel_close(): others
+ * may share them.
  */
 int channel_adopt(int rfd, int wfd, uint64_t socket_buffer, struct channel **ret,
     struct error *err);
