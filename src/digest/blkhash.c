@@ -69,6 +69,22 @@ int blkhash_outer_new(const struct digest *d, uint32_t block_size, struct blkhas
     return 0;
 }
 
+int blkhash_outer_copy(const struct blkhash_outer *o, struct blkhash_outer **ret)
+{
+    struct blkhash_outer *copy = malloc(sizeof(*copy));
+    if (!copy) {
+        return -ENOMEM;
+    }
+    memcpy(copy, o, sizeof(*copy));
+    int rc = digest_stream_copy(&o->stream, &copy->stream);
+    if (rc < 0) {
+        free(copy);
+        return rc;
+    }
+    *ret = copy;
+    return 0;
+}
+
 void blkhash_outer_free(struct blkhash_outer *o)
 {
     if (!o) {

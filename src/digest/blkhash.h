@@ -23,6 +23,8 @@ const char *digest_name(const struct digest *d); /* as OpenSSL spells it, lower 
 size_t digest_length(const struct digest *d);    /* bytes, 0 for null */
 /* "sha-ni x2", "avx2 x8", "openssl": how whole blocks are hashed here. */
 const char *digest_engine(const struct digest *d);
+/* How many blocks digest_blocks() hashes side by side: give it a multiple of that. */
+unsigned digest_lanes(const struct digest *d);
 /* Calls say() for each available name, sorted. */
 void digest_list(void (*say)(void *arg, const char *name), void *arg);
 
@@ -38,6 +40,8 @@ int digest_blocks(const struct digest *d, const void *data, size_t block_size, s
 /* The outer hash. */
 struct blkhash_outer;
 int blkhash_outer_new(const struct digest *d, uint32_t block_size, struct blkhash_outer **ret);
+/* A second one that has seen what the first has. */
+int blkhash_outer_copy(const struct blkhash_outer *o, struct blkhash_outer **ret);
 void blkhash_outer_free(struct blkhash_outer *o);
 /* n block digests in order. */
 int blkhash_outer_digests(struct blkhash_outer *o, const uint8_t *digests, size_t n);

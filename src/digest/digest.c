@@ -134,6 +134,19 @@ const char *digest_engine(const struct digest *d)
     return d->md ? "openssl" : "null";
 }
 
+unsigned digest_lanes(const struct digest *d)
+{
+    switch (d->kernel) {
+    case KERNEL_SHA_NI:
+        return 2;
+    case KERNEL_AVX2:
+        return SHA256_AVX2_LANES;
+    case KERNEL_OPENSSL:
+        break;
+    }
+    return 1;
+}
+
 /* More than OpenSSL has ever had; further ones would be left out of the list only. */
 #define NAMES_MAX 128
 
@@ -195,6 +208,23 @@ int digest_stream_init(struct digest_stream *s, const struct digest *d)
     }
     if (EVP_DigestInit_ex2(s->ctx, d->md, NULL) != 1) {
         digest_stream_done(s);
+        return libcrypto_failed();
+    }
+    return 0;
+}
+
+int digest_stream_copy(const struct digest_stream *s, struct digest_stream *ret)
+{
+    ret->ctx = NULL;
+    if (!s->ctx) {
+        return 0;
+    }
+    ret->ctx = EVP_MD_CTX_new();
+    if (!ret->ctx) {
+        return -ENOMEM;
+    }
+    if (EVP_MD_CTX_copy_ex(ret->ctx, s->ctx) != 1) {
+        digest_stream_done(ret);
         return libcrypto_failed();
     }
     return 0;

@@ -32,6 +32,7 @@ struct digest_stream {
 };
 
 int digest_stream_init(struct digest_stream *s, const struct digest *d);
+int digest_stream_copy(const struct digest_stream *s, struct digest_stream *ret);
 int digest_stream_update(struct digest_stream *s, const void *data, size_t len);
 int digest_stream_final(struct digest_stream *s, uint8_t *out);
 void digest_stream_done(struct digest_stream *s);

@@ -152,6 +152,29 @@ static void zeros_are_blocks(void)
     }
 }
 
+static void copies_go_on_by_themselves(void)
+{
+    static const uint8_t block[512] = {1};
+    struct digest *d;
+    struct blkhash_outer *o, *copy;
+    uint8_t one[64], a[64], b[64];
+    EQ(digest_open("sha256", &d), 0);
+    EQ(blkhash_outer_new(d, 512, &o), 0);
+    EQ(digest_one(d, block, sizeof(block), one), 0);
+    EQ(blkhash_outer_digests(o, one, 1), 0);
+    EQ(blkhash_outer_copy(o, &copy), 0);
+    EQ(blkhash_outer_zeros(o, 3), 0);
+    EQ(blkhash_outer_final(o, 2048, a), 0);
+    for (int i = 0; i < 3; i++) {
+        EQ(blkhash_outer_digests(copy, blkhash_zero_digest(copy), 1), 0);
+    }
+    EQ(blkhash_outer_final(copy, 2048, b), 0);
+    OK(memcmp(a, b, 32) == 0);
+    blkhash_outer_free(o);
+    blkhash_outer_free(copy);
+    digest_free(d);
+}
+
 static void odd_calls(void)
 {
     struct digest *d;
@@ -161,6 +184,9 @@ static void odd_calls(void)
     EQ(blkhash_outer_new(d, 0, &o), -EINVAL);
     EQ(blkhash_outer_new(d, 512, &o), 0);
     EQ(blkhash_outer_zeros(o, UINT64_MAX), 0);
+    struct blkhash_outer *copy;
+    EQ(blkhash_outer_copy(o, &copy), 0);
+    blkhash_outer_free(copy);
     EQ(blkhash_outer_final(o, UINT64_MAX, out), 0);
     EQ(out[0], 9);
     blkhash_outer_free(o);
@@ -175,6 +201,7 @@ int main(void)
     RUN(data_vectors);
     RUN(hole_vectors);
     RUN(zeros_are_blocks);
+    RUN(copies_go_on_by_themselves);
     RUN(odd_calls);
     free(noise);
     return tap_done();
