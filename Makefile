@@ -29,7 +29,7 @@ install: build
 
 bench: build
 	@scripts/install-deps bench
-	@BUILD=$(BUILD) scripts/bench
+	BUILD=$(BUILD) bench/side-by-side
 
 # libFuzzer over every parser, FUZZ_SECONDS each.
 fuzz:

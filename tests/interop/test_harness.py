@@ -48,7 +48,9 @@ def test_run_checks_the_status():
 def test_signals_are_as_a_terminal_leaves_them():
     lines = run("cat", "/proc/self/status").out.splitlines()
     masks = dict(line.split()[:2] for line in lines if line.startswith(("SigIgn", "SigBlk")))
-    assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigIgn:": 0, "SigBlk:": 0}
+    ordinary = (1 << 31) - 1  # those above are the C library's and real-time ones
+    assert {name: int(mask, 16) & ordinary for name, mask in masks.items()} == \
+        {"SigIgn:": 0, "SigBlk:": 0}
 
 
 def test_a_program_is_ended_when_it_takes_too_long():
