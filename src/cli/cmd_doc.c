@@ -35,9 +35,9 @@ static char *slurp(const char *path)
 
 static void names_of_commands(FILE *f)
 {
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, "%s\n", commands[i]->name);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, "%s\n", cli_commands[i]->name);
         }
     }
 }
@@ -65,7 +65,7 @@ static int run_doc(struct command_run *r)
     char *const *words = r->operands->items;
     unsigned n = r->operands->count;
     const char *name = n > 1 ? words[1] : "";
-    const struct command *c = command_find(name);
+    const struct command *c = cli_command_find(name);
     int code = EXIT_DONE;
 
     if (strcmp(words[0], "commands") == 0) {

@@ -66,8 +66,8 @@ struct command_run {
 };
 
 /* All commands, NULL ends. */
-extern const struct command *const commands[];
-const struct command *command_find(const char *name);
+extern const struct command *const cli_commands[];
+const struct command *cli_command_find(const char *name);
 
 /* "penstock: ERROR" on stderr; returns EXIT_FAILED. */
 int command_failed(const struct error *err);

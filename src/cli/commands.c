@@ -7,16 +7,16 @@
 
 extern const struct command cmd_doc;
 
-const struct command *const commands[] = {
+const struct command *const cli_commands[] = {
     &cmd_doc, /* hidden */
     NULL,
 };
 
-const struct command *command_find(const char *name)
+const struct command *cli_command_find(const char *name)
 {
-    for (unsigned i = 0; commands[i]; i++) {
-        if (strcmp(commands[i]->name, name) == 0) {
-            return commands[i];
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (strcmp(cli_commands[i]->name, name) == 0) {
+            return cli_commands[i];
         }
     }
     return NULL;

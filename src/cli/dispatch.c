@@ -181,7 +181,7 @@ int cli_main(int argc, char **argv)
         help_overview(stdout);
         return command_flush(EXIT_DONE);
     }
-    const struct command *c = command_find(help ? argv[2] : word);
+    const struct command *c = cli_command_find(help ? argv[2] : word);
     if (!c) {
         return unknown_command(help ? argv[2] : word);
     }

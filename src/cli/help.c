@@ -73,9 +73,9 @@ void help_overview(FILE *f)
 {
     fprintf(f, "Usage: penstock COMMAND [OPTION]... [OPERAND]...\n\n"
                "The bulk data of virtual machines, at the speed of the machine.\n\nCommands:\n");
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, "  %-12s%s\n", commands[i]->name, commands[i]->summary);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, "  %-12s%s\n", cli_commands[i]->name, cli_commands[i]->summary);
         }
     }
     fprintf(f, "\nOptions:\n"

@@ -81,22 +81,22 @@ static void completion_bash(FILE *f)
           "    local command=${COMP_WORDS[1]} options=\n    COMPREPLY=()\n"
           "    if ((COMP_CWORD == 1)); then\n        COMPREPLY=($(compgen -W '--help --version",
           f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, " %s", commands[i]->name);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, " %s", cli_commands[i]->name);
         }
     }
     fputs("' -- \"$cur\"))\n        return\n    fi\n    case $command:$prev in\n", f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            each_option(commands[i], &w, bash_argument);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            each_option(cli_commands[i], &w, bash_argument);
         }
     }
     fputs("    esac\n    case $command in\n", f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, "    %s) options='", commands[i]->name);
-            each_option(commands[i], &w, bash_name);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, "    %s) options='", cli_commands[i]->name);
+            each_option(cli_commands[i], &w, bash_name);
             fputs("' ;;\n", f);
         }
     }
@@ -155,10 +155,10 @@ static void completion_zsh(FILE *f)
     fputs("#compdef penstock\n# made of penstock's option tables\n"
           "if ((CURRENT == 2)); then\n    _values command",
           f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, " \\\n        '%s[", commands[i]->name);
-            short_help(f, commands[i]->summary);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, " \\\n        '%s[", cli_commands[i]->name);
+            short_help(f, cli_commands[i]->summary);
             fputs("]'", f);
         }
     }
@@ -166,10 +166,10 @@ static void completion_zsh(FILE *f)
           "    return\nfi\nlocal command=$words[2]\nshift words\n((CURRENT--))\n"
           "case $command in\n",
           f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, "    %s)\n        _arguments -s", commands[i]->name);
-            each_option(commands[i], &w, zsh_option);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, "    %s)\n        _arguments -s", cli_commands[i]->name);
+            each_option(cli_commands[i], &w, zsh_option);
             fputs(" \\\n            '*:operand:_files' ;;\n", f);
         }
     }
@@ -213,13 +213,13 @@ static void completion_fish(FILE *f)
           "complete -c penstock -n __fish_use_subcommand -l help -d 'Show the commands'\n"
           "complete -c penstock -n __fish_use_subcommand -l version -d 'Show the version'\n",
           f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
             fprintf(f, "complete -c penstock -f -n __fish_use_subcommand -a %s -d '",
-                    commands[i]->name);
-            short_help(f, commands[i]->summary);
+                    cli_commands[i]->name);
+            short_help(f, cli_commands[i]->summary);
             fputs("'\n", f);
-            each_option(commands[i], &w, fish_option);
+            each_option(cli_commands[i], &w, fish_option);
         }
     }
 }

@@ -108,11 +108,11 @@ void help_man_overview(FILE *f, const char *prose)
           f);
     fputs(prose ? prose : "", f);
     fputs("\n# COMMANDS\n\n", f);
-    for (unsigned i = 0; commands[i]; i++) {
-        if (!commands[i]->hidden) {
-            fprintf(f, "*penstock-%s*(1)\n\t", commands[i]->name);
-            upper(f, (char[]){commands[i]->summary[0], '\0'});
-            escaped(f, commands[i]->summary + 1);
+    for (unsigned i = 0; cli_commands[i]; i++) {
+        if (!cli_commands[i]->hidden) {
+            fprintf(f, "*penstock-%s*(1)\n\t", cli_commands[i]->name);
+            upper(f, (char[]){cli_commands[i]->summary[0], '\0'});
+            escaped(f, cli_commands[i]->summary + 1);
             fputs(".\n\n", f);
         }
     }

@@ -3,8 +3,7 @@
  */
 #include "cli/setup.h"
 
-#include <errno.h>
-#include <string.h>
+#include "volume/endpoint.h"
 
 void command_setup(void)
 {
@@ -12,6 +11,5 @@ void command_setup(void)
 
 int command_take(char *const *argv, int argc, char **ret, struct error *err)
 {
-    *ret = strdup(argv[0]);
-    return *ret ? 1 : error_set(err, ENOMEM, "no memory");
+    return endpoint_take_args(argv, argc, ret, err);
 }

@@ -137,9 +137,10 @@ static void every_kind(void)
     struct option_parser p;
     struct error err;
 
-    EQ(parse("--flag -ccc --size=1K --number 5 --wait 0.25 --text= --maybe=x --colour red --port=80 "
-             "--name a --name=b --call x",
-             &s, &p, &err),
+    EQ(parse(
+           "--flag -ccc --size=1K --number 5 --wait 0.25 --text= --maybe=x --colour red --port=80 "
+           "--name a --name=b --call x",
+           &s, &p, &err),
        0);
     OK(s.flag);
     EQ(s.count, 3);

@@ -39,11 +39,11 @@ static void lines(void)
           "copy [##########                              ]  25% 1 GiB of 4 GiB, 512 MiB/s, "
           "0:06 left");
     STREQ(progress_line(buf, sizeof(buf), "copy", &s, 0, 40),
-          "copy [####              ]  25% 1 GiB of 4");
+          "copy [###          ]  25% 1 GiB of 4 GiB");
     STREQ(progress_line(buf, sizeof(buf), "copy", &s, 0, 30), "copy  25% 1 GiB of 4 GiB");
     STREQ(progress_line(buf, sizeof(buf), "copy", &s, 0, 10), "copy  25% ");
     STREQ(progress_line(buf, sizeof(buf), "sum", &s, 1 << 20, 60),
-          "sum [########       ]  25% 1 GiB of 4 GiB, 1 MiB/s, 51:12 left");
+          "sum [###          ]  25% 1 GiB of 4 GiB, 1 MiB/s, 51:12 left");
     s.total = 0;
     STREQ(progress_line(buf, sizeof(buf), "copy", &s, 1 << 20, 79), "copy 1 GiB, 1 MiB/s");
     s = (struct progress_sample){0, UINT64_MAX};
