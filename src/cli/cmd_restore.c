@@ -16,7 +16,7 @@
 
 struct restore_cli {
     uint64_t fd;
-    bool direct, digest, json;
+    bool direct, digest, as_is, json;
     uint64_t offset, rate, threads, pipe_size;
     const char *progress;
 };
@@ -36,8 +36,10 @@ static const struct option_spec options[] = {
     {"offset", 0, OPT_SIZE(struct restore_cli, offset), "SIZE",
         "Start at this byte of FILE.", .fallback = "0"},
     {"digest", 0, OPT_FLAG(struct restore_cli, digest),
-        .help = "Check the stream against FILE.blkhash, and fail without one. A digest inside of a "
-        "compressed file is always checked."},
+        .help = "Check the stream against FILE.blkhash or the digest in a compressed file, and fail where "
+        "there is neither. A digest inside of a compressed file is always checked."},
+    {"as-is", 0, OPT_FLAG(struct restore_cli, as_is),
+        .help = "Give the bytes of FILE, do not expand a compressed one."},
     {"threads", 0, OPT_NUMBER(struct restore_cli, threads), "N",
         "Threads that expand.", .fallback = "auto", .words = auto_is_zero, .min = 1, .max = 64},
     {"rate", 0, OPT_SIZE(struct restore_cli, rate), "SIZE",
@@ -106,8 +108,15 @@ static void size_pipe(int fd, uint64_t asked, struct sizing *ret)
 
 static int find_digest(struct restoring *s)
 {
-    int n = sidecar_read(s->o.name, s->expected, sizeof(s->expected), &s->err);
+    struct error err;
+    error_clear(&err);
+    int n = sidecar_read(s->o.name, s->expected, sizeof(s->expected), &err);
+    s->o.require_digest = true;
+    if (n == -ENOENT) {
+        return 0; /* compressed files have theirs inside */
+    }
     if (n < 0) {
+        s->err = err;
         return n;
     }
     s->o.expected = s->expected;
@@ -131,6 +140,7 @@ static int restore(struct command_run *r)
         .out_fd = (int)c->fd,
         .offset = c->offset,
         .direct = c->direct,
+        .as_is = c->as_is,
         .rate = c->rate,
         .threads = (unsigned)c->threads,
         .progress = &s.done,
@@ -168,6 +178,6 @@ const struct command cmd_restore = {
     .examples =
         (const struct command_example[]){
             {"qemu-system-x86_64 ... -incoming 'exec:penstock restore /var/lib/vm.state'",
-                "QEMU reads its state through penstock; compressed files are expanded."},
+             "QEMU reads its state through penstock; compressed files are expanded."},
             {NULL, NULL}},
 };

@@ -110,9 +110,9 @@ static int parse_codec(const char *text, struct save_options *o, struct error *e
         return 0;
     }
     if (number_parse(colon + 1, (uint64_t)o->codec->level_min, (uint64_t)o->codec->level_max,
-            &level) < 0) {
+                     &level) < 0) {
         return error_set(err, EINVAL, "--compress: %s has levels %d to %d", o->codec->name,
-            o->codec->level_min, o->codec->level_max);
+                         o->codec->level_min, o->codec->level_max);
     }
     o->level = (int)level;
     return 0;
@@ -154,8 +154,12 @@ static int print_json(const struct saving *s, const struct sizing *pipe)
 static void fill_options(const struct save_cli *c, const char *name, struct saving *s)
 {
     s->o = (struct save_options){
-        .store = {.name = name, .fd = -1, .direct = c->direct, .in_place = c->in_place,
-            .offset = c->offset, .preallocate = c->preallocate},
+        .store = {.name = name,
+                  .fd = -1,
+                  .direct = c->direct,
+                  .in_place = c->in_place,
+                  .offset = c->offset,
+                  .preallocate = c->preallocate},
         .in_fd = (int)c->fd,
         .digest = c->digest,
         .sparse = c->sparse,
@@ -224,8 +228,8 @@ const struct command cmd_save = {
         (const struct command_example[]){
             {"virsh qemu-monitor-command vm '{\"execute\": \"migrate\", \"arguments\": {\"uri\": "
              "\"exec:penstock save /var/lib/vm.state\"}}'",
-                "QEMU writes its state through penstock."},
+             "QEMU writes its state through penstock."},
             {"penstock save --direct --compress zstd --digest vm.state < /tmp/fifo",
-                "Compressed on all CPUs, past the page cache, with a digest inside."},
+             "Compressed on all CPUs, past the page cache, with a digest inside."},
             {NULL, NULL}},
 };

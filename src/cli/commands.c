@@ -5,9 +5,13 @@
 
 #include <string.h>
 
+extern const struct command cmd_restore;
+extern const struct command cmd_save;
 extern const struct command cmd_doc;
 
 const struct command *const cli_commands[] = {
+    &cmd_save,
+    &cmd_restore,
     &cmd_doc, /* hidden */
     NULL,
 };

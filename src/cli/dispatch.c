@@ -5,6 +5,7 @@
  */
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/iohelper.h"
 #include "cli/setup.h"
 #include "cli/version.h"
 #include "core/log.h"
@@ -167,6 +168,9 @@ int cli_main(int argc, char **argv)
 {
     open_standard_fds();
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error message, not a death */
+    if (argc > 0 && iohelper_is_asked(argv[0])) {
+        return iohelper_main(argc, argv);
+    }
     if (argc < 2) {
         fprintf(stderr, "penstock: a command is missing (try: penstock --help)\n");
         return EXIT_USAGE;

@@ -27,6 +27,7 @@
 #include "jobs/source.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,7 +137,7 @@ static int read_index(struct restore *s, uint64_t length)
                 ? source_read(s->in, index, s->tail.index_bytes, end, s->err)
                 : error_set(s->err, ENOMEM, "no memory for the index");
     if (r == 0 && frames_get_index(s->codec, index, s->tail.index_bytes, s->block_size, s->rows,
-                      s->blocks) < 0) {
+                                   s->blocks) < 0) {
         r = broken(s, "the index is damaged");
     }
     free(index);
@@ -147,7 +148,7 @@ static int look_inside(struct restore *s)
 {
     uint64_t length = source_size(s->in);
     uint8_t head[64];
-    if (length >= FRAMES_ALIGN) {
+    if (length >= FRAMES_ALIGN && !s->o->as_is) {
         int r = source_read(s->in, head, sizeof(head), 0, s->err);
         if (r < 0) {
             return r;
@@ -168,7 +169,7 @@ static int look_inside(struct restore *s)
 static int open_digest(struct restore *s)
 {
     if (!s->o->expected && !(s->codec && s->tail.digest_length)) {
-        return 0;
+        return s->o->require_digest ? broken(s, "there is no digest to check it against") : 0;
     }
     int r = digest_open("sha256", &s->digest);
     if (r == 0) {
@@ -232,7 +233,7 @@ static int pass_on(struct restore *s, struct block *b)
     }
     if (r < 0) {
         return error_set(s->err, -r, "the reader can't be given byte %" PRIu64 " of the stream",
-            b->number * s->block_size);
+                         b->number * s->block_size);
     }
     s->result->bytes += b->len;
     if (s->o->progress) {
@@ -354,7 +355,7 @@ static int splice_failed(struct restore *s, ssize_t n, uint64_t done)
         return -EIO;
     }
     return error_set(s->err, (int)-n, "the reader can't be given byte %" PRIu64 " of the stream",
-        done);
+                     done);
 }
 
 /* 0, -errno; 1: this pair of descriptors can't, and nothing was moved. */

@@ -22,10 +22,10 @@ struct save_options {
     int in_fd;                 /* where the stream comes from; not owned, not changed */
     const struct codec *codec; /* NULL: the bytes as they are */
     int level;
-    bool digest; /* blkhash-sha256 of the stream */
-    bool sparse; /* blocks of zeros become holes; not with a codec */
-    uint64_t rate;             /* bytes a second, 0: as fast as it goes */
-    unsigned threads;          /* compressing; 0: one a CPU */
+    bool digest;                /* blkhash-sha256 of the stream */
+    bool sparse;                /* blocks of zeros become holes; not with a codec */
+    uint64_t rate;              /* bytes a second, 0: as fast as it goes */
+    unsigned threads;           /* compressing; 0: one a CPU */
     _Atomic uint64_t *progress; /* bytes read so far, or NULL */
 };
 
@@ -52,6 +52,8 @@ struct restore_options {
     bool direct;
     const uint8_t *expected; /* blkhash-sha256 that the stream must have, or NULL */
     size_t expected_len;
+    bool as_is;          /* do not look for a compressed file's head */
+    bool require_digest; /* fail when neither expected nor the file has one */
     uint64_t rate;
     unsigned threads;
     _Atomic uint64_t *progress; /* bytes written so far, or NULL */

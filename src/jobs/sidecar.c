@@ -47,7 +47,7 @@ int sidecar_write(const char *path, const uint8_t *digest, size_t len, struct er
     }
     const char *slash = strrchr(path, '/');
     n += (size_t)snprintf(text + n, sizeof(text) - n, "  %.*s\n", NAME_MAX,
-        slash ? slash + 1 : path);
+                          slash ? slash + 1 : path);
     snprintf(temporary, sizeof(temporary), "%s.XXXXXX", name);
     int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0) {

@@ -11,6 +11,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "jobs/bypass.h"
 #include "volume/endpoint.h"
 #include "volume/volume.h"
 
@@ -25,8 +26,6 @@
 #include <unistd.h>
 
 #include <linux/fs.h>
-
-#define DIRECT_ALIGN 4096u
 
 struct source {
     char *name;
@@ -62,19 +61,20 @@ static int size_of_fd(int fd, uint64_t *ret)
 
 static void open_direct(struct source *s)
 {
-    char self[64];
-    snprintf(self, sizeof(self), "/proc/self/fd/%d", s->fd);
-    s->direct_fd = open(self, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    s->direct_fd = bypass_reopen(s->fd, O_RDONLY, true);
     if (s->direct_fd < 0) {
         log_warning("%s: the file system can't bypass the page cache: plain reads instead",
-            s->name);
+                    s->name);
     }
 }
 
 static int open_file(struct source *s, const struct source_options *o, struct error *err)
 {
     if (o->fd >= 0) {
-        s->fd = o->fd;
+        s->fd = bypass_cached(o->fd, O_RDONLY, &s->owns_fd);
+        if (s->fd < 0) {
+            return error_set(err, -s->fd, "O_DIRECT can't be switched off");
+        }
     } else {
         s->fd = open(o->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (s->fd < 0) {
@@ -86,7 +86,7 @@ static int open_file(struct source *s, const struct source_options *o, struct er
     if (r < 0) {
         return error_set(err, -r, "it is no file or block device");
     }
-    if (o->direct) {
+    if (o->direct || (o->fd >= 0 && bypass_is_set(o->fd))) {
         open_direct(s);
     }
     return 0;
@@ -171,8 +171,9 @@ const char *source_way(const struct source *s)
 
 static ssize_t read_file(const struct source *s, uint8_t *buf, size_t len, uint64_t at)
 {
-    bool aligned = s->direct_fd >= 0 && at % DIRECT_ALIGN == 0 && (uintptr_t)buf % DIRECT_ALIGN == 0;
-    size_t direct = aligned ? (size_t)align_down(len, DIRECT_ALIGN) : 0;
+    bool aligned = s->direct_fd >= 0 && at % BYPASS_ALIGN == 0 &&
+                   (uintptr_t)buf % BYPASS_ALIGN == 0;
+    size_t direct = aligned ? (size_t)align_down(len, BYPASS_ALIGN) : 0;
     ssize_t n = direct ? fileio_read(s->direct_fd, buf, direct, at) : 0;
     if (n < 0 || (size_t)n < direct || direct == len) {
         return n;
@@ -192,7 +193,7 @@ int source_read(struct source *s, void *buf, size_t len, uint64_t offset, struct
         return 0;
     }
     error_set(err, n < 0 ? (int)-n : EIO,
-        n < 0 ? "it can't be read" : "it became shorter while it was read");
+              n < 0 ? "it can't be read" : "it became shorter while it was read");
     error_endpoint(err, s->name);
     error_at(err, at);
     return n < 0 ? (int)n : -EIO;

@@ -20,6 +20,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "core/worker.h"
+#include "jobs/bypass.h"
 #include "volume/endpoint.h"
 #include "volume/volume.h"
 
@@ -39,7 +40,6 @@
 #define RWF_DONTCACHE 0x00000080
 #endif
 
-#define DIRECT_ALIGN 4096u
 #define DEPTH_DIRECT 4u /* measured: flat above on a virtio disk, and on memory */
 #define DEPTH_CACHED 2u /* one writes while the next is filled; a third only waits for the lock */
 #define DEPTH_VOLUME 8u
@@ -181,14 +181,6 @@ static int look_at_fd(struct store *s, const struct store_options *o, struct err
     return 0;
 }
 
-/* A second open file of the same inode with O_DIRECT, or -1. */
-static int reopen_direct(int fd)
-{
-    char self[64];
-    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-    return open(self, O_WRONLY | O_DIRECT | O_CLOEXEC);
-}
-
 /* Whether RWF_DONTCACHE is taken: a write of no bytes tells without touching anything. */
 static bool dontcache_works(int fd)
 {
@@ -206,7 +198,7 @@ static void choose_way(struct store *s, bool direct)
         s->way = STORE_DONTCACHE;
         return;
     }
-    s->direct_fd = reopen_direct(s->fd);
+    s->direct_fd = bypass_reopen(s->fd, O_WRONLY, true);
     if (s->direct_fd >= 0) {
         s->way = STORE_DIRECT;
         return;
@@ -243,7 +235,8 @@ int store_open(const struct store_options *o, struct store **ret, struct error *
     s->name = strdup(o->name);
     int r = s->name ? 0 : error_set(err, ENOMEM, "out of memory");
     if (r == 0 && o->fd >= 0) {
-        s->fd = o->fd;
+        s->fd = bypass_cached(o->fd, O_WRONLY, &s->owns_fd);
+        r = s->fd < 0 ? error_set(err, -s->fd, "O_DIRECT can't be switched off") : 0;
     } else if (r == 0 && is_path(o->name)) {
         s->owns_fd = true;
         r = open_path(s, o, err);
@@ -254,7 +247,7 @@ int store_open(const struct store_options *o, struct store **ret, struct error *
         r = look_at_fd(s, o, err);
     }
     if (r == 0 && s->fd >= 0) {
-        choose_way(s, o->direct);
+        choose_way(s, o->direct || (o->fd >= 0 && bypass_is_set(o->fd)));
     }
     if (r < 0) {
         error_endpoint(err, o->name);
@@ -278,10 +271,10 @@ static int write_failed(struct store *s, int r, uint64_t offset, struct error *e
 /* O_DIRECT takes the aligned middle; head and tail go through the page cache. */
 static int write_direct(struct store *s, const char *buf, size_t len, uint64_t at)
 {
-    if ((uintptr_t)buf % DIRECT_ALIGN || at % DIRECT_ALIGN) {
+    if ((uintptr_t)buf % BYPASS_ALIGN || at % BYPASS_ALIGN) {
         return fileio_write(s->fd, buf, len, at, 0);
     }
-    size_t aligned = (size_t)align_down(len, DIRECT_ALIGN);
+    size_t aligned = (size_t)align_down(len, BYPASS_ALIGN);
     int r = aligned ? fileio_write(s->direct_fd, buf, aligned, at, 0) : 0;
     if (r == 0 && aligned < len) {
         r = fileio_write(s->fd, buf + aligned, len - aligned, at + aligned, 0);
