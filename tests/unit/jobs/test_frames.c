@@ -122,7 +122,7 @@ static void index_of(const struct codec *c)
         if (n) {
             EQ(frames_get_index(c, index, len - 1, 65536, back, n), -EBADMSG);
             EQ(frames_get_index(c, index, len, 65536, back, n - 1), -EBADMSG);
-            EQ(frames_get_index(c, index, len, 4096, back, n), -EBADMSG);
+            OK(n == 1 || frames_get_index(c, index, len, 4096, back, n) == -EBADMSG);
         }
         free(index);
         free(rows);
