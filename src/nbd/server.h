@@ -16,16 +16,16 @@
 struct nbd_server;
 
 struct nbd_server_options {
-    unsigned max_connections;       /* 0: no limit but the descriptors */
-    uint64_t handshake_timeout_ns;  /* from accept to the end of GO; default 10 s, 0: none */
-    uint64_t connection_memory;     /* bytes of payload in flight a connection; default 128 MiB */
-    unsigned connection_requests;   /* requests in flight a connection; default 256 */
-    uint64_t socket_buffer;         /* SOCKET_BUFFER_AUTO ... */
-    bool list;                      /* NBD_OPT_LIST is answered (else POLICY); default true */
-    bool no_structured;             /* for tests and bench: structured replies are not offered */
-    bool no_extended;               /* extended headers are not offered */
-    bool one_shot;                  /* nbd_server_wait() ends when the first client has gone */
-    bool persistent;                /* with one_shot false: never ends by itself (default true) */
+    unsigned max_connections;      /* 0: no limit but the descriptors */
+    uint64_t handshake_timeout_ns; /* from accept to the end of GO; default 10 s, 0: none */
+    uint64_t connection_memory;    /* bytes of payload in flight a connection; default 128 MiB */
+    unsigned connection_requests;  /* requests in flight a connection; default 256 */
+    uint64_t socket_buffer;        /* SOCKET_BUFFER_AUTO ... */
+    bool list;                     /* NBD_OPT_LIST is answered (else POLICY); default true */
+    bool no_structured;            /* for tests and bench: structured replies are not offered */
+    bool no_extended;              /* extended headers are not offered */
+    bool one_shot;                 /* nbd_server_wait() ends when the first client has gone */
+    bool persistent;               /* with one_shot false: never ends by itself (default true) */
 };
 
 void nbd_server_options_init(struct nbd_server_options *o);
@@ -39,7 +39,7 @@ struct nbd_export_options {
 int nbd_server_new(const struct nbd_server_options *o, struct nbd_server **ret, struct error *err);
 /* v stays the caller's and open until the server is freed. -EEXIST for a name given twice. */
 int nbd_server_add_export(struct nbd_server *s, struct volume *v,
-    const struct nbd_export_options *o, struct error *err);
+                          const struct nbd_export_options *o, struct error *err);
 
 /*
  * Serves one connected channel until it ends, on the calling worker; closes it. For --stdio and
@@ -50,7 +50,7 @@ int nbd_server_connection(struct nbd_server *s, struct channel *ch);
 /* Takes over the listener; clients are spread over ws, one after the other. From a fiber; the
  * accepting fiber stays on the calling worker. */
 int nbd_server_listen(struct nbd_server *s, struct listener *l, struct workers *ws,
-    struct error *err);
+                      struct error *err);
 
 /* Parks until nbd_server_stop(), or, one_shot, until the first client has gone. */
 void nbd_server_wait(struct nbd_server *s);
