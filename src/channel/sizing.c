@@ -167,8 +167,8 @@ void sizing_pipe(int fd, uint64_t pipe_size, struct sizing *ret)
 {
     memset(ret, 0, sizeof(*ret));
     ret->granted = pipe_capacity(fd);
-    if (pipe_size == SOCKET_BUFFER_DEFAULT || pipe_size == 0) {
-        return;
+    if (pipe_size == SOCKET_BUFFER_DEFAULT || pipe_size == 0 || ret->granted == 0) {
+        return; /* left alone, or no pipe at all */
     }
     ret->wanted = pipe_size == SOCKET_BUFFER_AUTO ? SIZING_PIPE_WANTED : pipe_size;
     if (pipe_size == SOCKET_BUFFER_AUTO && ret->granted >= ret->wanted) {

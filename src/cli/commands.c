@@ -5,11 +5,13 @@
 
 #include <string.h>
 
+extern const struct command cmd_copy;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
 extern const struct command cmd_doc;
 
 const struct command *const cli_commands[] = {
+    &cmd_copy,
     &cmd_save,
     &cmd_restore,
     &cmd_doc, /* hidden */

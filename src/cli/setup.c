@@ -3,10 +3,12 @@
  */
 #include "cli/setup.h"
 
+#include "nbd/client.h"
 #include "volume/endpoint.h"
 
 void command_setup(void)
 {
+    nbd_client_register();
 }
 
 int command_take(char *const *argv, int argc, char **ret, struct error *err)
