@@ -8,7 +8,6 @@
  */
 #include "volume/fault.h"
 
-#include "core/bufpool.h"
 #include "core/fiber.h"
 #include "core/fsync.h"
 #include "core/size.h"
@@ -171,15 +170,14 @@ static int fault_read(struct volume *v, void *buf, size_t len, uint64_t off, str
 static int write_flipped(struct fault *f, const void *buf, size_t len, uint64_t off, unsigned flags,
                          uint64_t at, struct error *err)
 {
-    void *copy;
-    int r = bufpool_get(len, &copy);
-    if (r < 0) {
-        return r;
+    void *copy = aligned_alloc(4096, align_up(len, 4096));
+    if (!copy) {
+        return -ENOMEM;
     }
     memcpy(copy, buf, len);
     ((uint8_t *)copy)[at - off] ^= 0xff;
-    r = volume_write(f->below, copy, len, off, flags, err);
-    bufpool_put(copy, len);
+    int r = volume_write(f->below, copy, len, off, flags, err);
+    free(copy);
     return r;
 }
 

@@ -4,9 +4,9 @@
  * volume.c aligns offsets and lengths to limits.min, all but the end of a file whose size is no
  * multiple of it: that tail goes through a buffered descriptor of the same file (an O_DIRECT write
  * of a whole block would make the file longer), which the kernel keeps coherent with the other.
- * Buffers that are not aligned as the device wants are copied through a pool buffer in pieces.
+ * Buffers that are not aligned as the device wants are copied through one that is, in pieces (not
+ * from the pool: who holds a buffer of it and waits for another can wait for ever).
  */
-#include "core/bufpool.h"
 #include "core/fileio.h"
 #include "core/size.h"
 #include "volume/file.h"
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BOUNCE_MAX ((size_t)1 << 20)
+#define BOUNCE_MAX ((size_t)256 << 10)
 #define ALIGN_MAX 65536u
 
 static bool sound(uint32_t align)
@@ -107,10 +107,10 @@ static int read_middle(struct file *f, uint8_t *to, size_t len, uint64_t off, si
         return n < 0 ? (int)n : 0;
     }
     size_t piece = min_u64(len, BOUNCE_MAX);
-    void *bounce;
-    int r = bufpool_get(piece, &bounce);
-    if (r < 0) {
-        return r;
+    int r = 0;
+    void *bounce = aligned_alloc(ALIGN_MAX, BOUNCE_MAX);
+    if (!bounce) {
+        return -ENOMEM;
     }
     while (len > 0) {
         size_t n = min_u64(len, piece);
@@ -128,7 +128,7 @@ static int read_middle(struct file *f, uint8_t *to, size_t len, uint64_t off, si
         off += n;
         len -= n;
     }
-    bufpool_put(bounce, piece);
+    free(bounce);
     return r;
 }
 
@@ -150,10 +150,10 @@ static int write_middle(struct file *f, const uint8_t *from, size_t len, uint64_
         return fileio_write(f->fd, from, len, off, sync);
     }
     size_t piece = min_u64(len, BOUNCE_MAX);
-    void *bounce;
-    int r = bufpool_get(piece, &bounce);
-    if (r < 0) {
-        return r;
+    int r = 0;
+    void *bounce = aligned_alloc(ALIGN_MAX, BOUNCE_MAX);
+    if (!bounce) {
+        return -ENOMEM;
     }
     while (r >= 0 && len > 0) {
         size_t n = min_u64(len, piece);
@@ -163,7 +163,7 @@ static int write_middle(struct file *f, const uint8_t *from, size_t len, uint64_
         off += n;
         len -= n;
     }
-    bufpool_put(bounce, piece);
+    free(bounce);
     return r;
 }
 

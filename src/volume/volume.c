@@ -8,11 +8,10 @@
  * (volume_range.c), so that no read-modify-write undoes a neighbour's write.
  *
  * Limits: a ragged write costs one read and one write of limits.min for each ragged end, one after
- * the other. Nothing here allocates but bounce blocks.
+ * the other. Nothing here allocates but these blocks.
  */
 #include "volume/volume.h"
 
-#include "core/bufpool.h"
 #include "core/size.h"
 #include "volume/volume_private.h"
 
@@ -145,18 +144,24 @@ static size_t straight(const struct volume *v, uint64_t off, size_t len)
     return off + len == v->size ? len : (size_t)align_down(len, v->limits.min);
 }
 
+/* Not from the pool: the caller holds a buffer of it, and who waits for a second while holding one
+ * can wait for ever. At most 64 KiB, free()d. */
+static void *ragged_block(void)
+{
+    return aligned_alloc(4096, 65536);
+}
+
 static int read_ragged(struct volume *v, void *buf, const struct ragged *b, struct error *err)
 {
-    void *block;
-    int r = bufpool_get(b->block, &block);
-    if (r < 0) {
-        return r;
+    void *block = ragged_block();
+    if (!block) {
+        return -ENOMEM;
     }
-    r = v->ops->read(v, block, b->block, b->start, err);
+    int r = v->ops->read(v, block, b->block, b->start, err);
     if (r >= 0) {
         memcpy(buf, (uint8_t *)block + b->skew, b->part);
     }
-    bufpool_put(block, b->block);
+    free(block);
     return r;
 }
 
@@ -186,17 +191,16 @@ int volume_read(struct volume *v, void *buf, size_t len, uint64_t off, struct er
 static int write_ragged(struct volume *v, const void *buf, const struct ragged *b, unsigned flags,
                         struct error *err)
 {
-    void *block;
-    int r = bufpool_get(b->block, &block);
-    if (r < 0) {
-        return r;
+    void *block = ragged_block();
+    if (!block) {
+        return -ENOMEM;
     }
-    r = v->ops->read(v, block, b->block, b->start, err);
+    int r = v->ops->read(v, block, b->block, b->start, err);
     if (r >= 0) {
         memcpy((uint8_t *)block + b->skew, buf, b->part);
         r = v->ops->write(v, block, b->block, b->start, flags, err);
     }
-    bufpool_put(block, b->block);
+    free(block);
     return r;
 }
 
