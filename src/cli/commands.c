@@ -9,9 +9,11 @@ extern const struct command cmd_copy;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
 extern const struct command cmd_doc;
+extern const struct command cmd_sum;
 
 const struct command *const cli_commands[] = {
     &cmd_copy,
+    &cmd_sum,
     &cmd_save,
     &cmd_restore,
     &cmd_doc, /* hidden */
