@@ -37,8 +37,8 @@ static const struct option_word mismatch_words[] = {
 /* clang-format off */
 static const struct option_spec options[] = {
     {"sparse", 'S', OPT_SIZE(struct copy_cli, sparse), "SIZE",
-        "Look for zeros in the data, in blocks of this size, and do not write them as data. 0: copy "
-        "data as it is.",
+        "Look for zeros in the data, in blocks of this size, and do not write them as data. 0: "
+        "copy data as it is.",
         .fallback = "4K", .max = COPY_REQUEST_MAX},
     {"allocated", 0, OPT_FLAG(struct copy_cli, allocated),
         .help = "Zeros take space in the target too: it gets no holes."},
@@ -47,8 +47,8 @@ static const struct option_spec options[] = {
     {"no-create", 'n', OPT_FLAG(struct copy_cli, no_create),
         .help = "The target must exist, and keeps its size."},
     {"size-mismatch", 0, OPT_CHOICE(struct copy_cli, size_mismatch), "WHAT",
-        "A target that is larger than the source: refuse it, or ok: copy to its start and leave the "
-        "rest as it is.",
+        "A target that is larger than the source: refuse it, or ok: copy to its start and leave "
+        "the rest as it is.",
         .fallback = "refuse", .words = mismatch_words},
     {"flush", 0, OPT_CHOICE(struct copy_cli, flush), "YES|NO",
         "Succeed only when the target is on stable storage. Streams and endpoints that can't flush "
@@ -71,9 +71,9 @@ static const struct option_spec options[] = {
         "Size of a pipe that is the source or the target. auto: 1M, or what the kernel grants.",
         .fallback = "auto", .words = socket_buffer_words, .min = 4096, .max = 1 << 30},
     {"progress", 'p', OPT_STRING(struct copy_cli, progress), "FD",
-        "Show the progress: a bar on a terminal, which is also what happens without this option; or "
-        "lines N/100 on a descriptor.",
-        .bare = "auto"},
+        "Show the progress: auto, a bar if standard error is a terminal; or lines N/100 on a "
+        "descriptor.",
+        .fallback = "auto", .bare = "auto"},
     {"json", 0, OPT_FLAG(struct copy_cli, json),
         .help = "Say on standard output what was done, as JSON."},
     {OPT_INCLUDE(struct copy_cli, endpoint, endpoint_cli_options)},

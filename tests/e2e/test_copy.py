@@ -1,0 +1,311 @@
+"""`penstock copy` as a user runs it: what arrives, what is said, what is left after a failure."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+from harness import (PENSTOCK, Nbdkit, QemuNbd, compare_files, image_odd, image_random,
+                     image_sparse, random_bytes, run, start, wait_until)
+
+MIB = 1 << 20
+
+
+def copy(*args, **options):
+    return run("penstock", "copy", *args, **options)
+
+
+def copy_json(*args, **options):
+    return json.loads(copy("--json", *args, **options).out)
+
+
+def small(path, size, seed=1):
+    path.write_bytes(random_bytes(size, seed))
+    return path
+
+
+@pytest.mark.threaded
+def test_files_of_all_kinds(tmp_path):
+    disks = [
+        image_random(tmp_path / "random", 5 * MIB),
+        image_sparse(tmp_path / "sparse", 20 * MIB),
+        image_odd(tmp_path / "odd"),
+        small(tmp_path / "empty", 0),
+        small(tmp_path / "one", 1),
+        small(tmp_path / "1000", 1000),
+    ]
+    target = tmp_path / "target"
+    for disk in disks:
+        for fresh in (True, False):
+            if fresh:
+                target.unlink(missing_ok=True)
+            copy(disk, target)
+            compare_files(disk, target)
+            size = os.path.getsize(disk)
+            small(target, size // 2 + 70000)  # the next one finds something else there
+    copy(disks[1], target)
+    assert os.stat(target).st_blocks * 512 < 3 * MIB
+    copy("--allocated", disks[1], target)
+    compare_files(disks[1], target)
+    assert os.stat(target).st_blocks * 512 >= 20 * MIB
+
+
+@pytest.mark.threaded
+def test_servers_at_both_ends(tmp_path):
+    source = image_odd(tmp_path / "source")
+    size = os.path.getsize(source)
+    target = tmp_path / "target"
+    target.write_bytes(b"\xff" * size)  # zeros have to be made there
+    with Nbdkit("file", source) as a, Nbdkit("file", target) as b:
+        said = copy_json(a.uri(), b.uri(), "--request-size=64K")
+    compare_files(source, target)
+    assert said["bytes"] == size == said["data_bytes"] + said["zero_bytes"]
+    assert said["request_size"] == 65536 and said["depth"] > 1 and said["workers"] >= 1
+    for end in ("source_sockets", "target_sockets"):
+        assert said[end]["connections"] >= 1 and said[end]["send_buffer_granted"] > 0
+    assert said["source_sockets"]["receives"] > 0
+    out = tmp_path / "out"
+    disk = image_sparse(tmp_path / "disk", 8 * MIB)
+    out.write_bytes(b"\xff" * (8 * MIB))
+    with QemuNbd("-r", "-f", "raw", disk) as a, QemuNbd("-f", "raw", out) as b:
+        copy(a.uri(), b.uri(), "--workers=3", "--depth=5", "--connections=2")
+    compare_files(disk, out)
+    assert os.stat(out).st_blocks * 512 < 4 * MIB
+
+
+def test_a_program_as_source(tmp_path):
+    disk = small(tmp_path / "disk", 100000)
+    copy("[", "nbdkit", "file", disk, "]", tmp_path / "out")
+    compare_files(disk, tmp_path / "out")
+
+
+def test_two_tib_with_one_byte(tmp_path):
+    disk, target = tmp_path / "disk", tmp_path / "target"
+    at = (1 << 40) + 12345
+    with open(disk, "wb") as file:
+        try:
+            file.truncate(2 << 40)
+        except OSError:
+            pytest.skip("skipped: this file system has no large files")
+        file.seek(at)
+        file.write(b"x")
+    said = copy_json(disk, target)
+    assert said["bytes"] == 2 << 40
+    assert said["data_bytes"] <= 65536
+    with open(target, "rb") as file:
+        file.seek(at)
+        assert file.read(1) == b"x"
+    assert os.path.getsize(target) == 2 << 40
+    with Nbdkit("file", disk) as server:
+        assert copy_json(server.uri(), "null:")["data_bytes"] <= 65536
+
+
+def test_onto_itself(tmp_path):
+    disk = image_random(tmp_path / "disk", MIB)
+    before = disk.read_bytes()
+    link, other = tmp_path / "link", tmp_path / "other"
+    os.symlink(disk, link)
+    os.link(disk, other)
+    with open(disk, "r+b") as file:
+        fd = file.fileno()
+        for source, target in [
+                (disk, disk), (disk, link), (other, disk), (f"file:{disk}", other),
+                (f"slice:0+64K:{disk}", disk), (disk, f"slice:512K:{link}"), (disk, f"fd:{fd}"),
+                (f"fd:{fd}", other)]:
+            err = copy(source, target, status=1, pass_fds=[fd]).err
+            assert "the same" in err
+        err = copy("-", disk, status=1, stdin=file).err
+        assert "the same" in err
+    assert disk.read_bytes() == before
+
+
+def test_pipes(tmp_path):
+    disk = image_odd(tmp_path / "disk")
+    out = tmp_path / "out"
+    for source, size in ((disk, os.path.getsize(disk)), (small(tmp_path / "e", 0), 0)):
+        with subprocess.Popen(["cat", source], stdout=subprocess.PIPE) as cat:
+            said = copy_json("-", out, stdin=cat.stdout)
+        compare_files(source, out)
+        assert said["bytes"] == size
+        # to a pipe, and through one between two copies
+        with open(out, "wb") as file:
+            through = start("cat", stdin=subprocess.PIPE, stdout=file)
+            copy(source, "-", stdout=through.popen.stdin)
+            through.popen.stdin.close()
+            assert through.wait() == 0
+        compare_files(source, out)
+    # from one stream to another
+    with open(disk, "rb") as a, open(out, "wb") as b:
+        copy("-", f"fd:{b.fileno()}", stdin=a, pass_fds=[b.fileno()])
+    compare_files(disk, out)
+
+
+def test_pipe_to_a_server(tmp_path):
+    disk = small(tmp_path / "disk", 3 * MIB)
+    target = small(tmp_path / "target", 3 * MIB, seed=2)
+    with QemuNbd("-f", "raw", target) as server:
+        with open(disk, "rb") as file:
+            copy("-", server.uri(), stdin=file)
+        compare_files(disk, target)
+        err = copy("-", server.uri(), stdin=b"short", status=1).err
+        assert "size-mismatch" in err
+        copy("-", server.uri(), "--size-mismatch=ok", stdin=b"short")
+    assert target.read_bytes()[:10] == b"short" + disk.read_bytes()[5:10]
+
+
+def test_reader_goes_away():
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        err = copy("pattern:64M", f"fd:{writer}", status=1, pass_fds=[writer]).err
+    finally:
+        os.close(writer)
+    assert "the reader of the stream has gone" in err and f"fd:{writer}" in err
+
+
+@contextlib.contextmanager
+def small_tmpfs(path, size):
+    """A file system that is soon full; skips the test where none can be mounted."""
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "penstock-test", path],
+                      capture_output=True, check=False).returncode != 0:
+        pytest.skip("skipped: no right to mount a file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_no_space(tmp_path):
+    with small_tmpfs(tmp_path / "full", "1M") as full:
+        err = copy("pattern:8M", full / "disk", status=1).err
+        assert "No space left on device" in err
+        assert "removed" in err
+        assert os.listdir(full) == []
+        target = full / "there"
+        target.write_bytes(b"")
+        err = copy("pattern:8M", target, status=1).err
+        assert "incomplete" in err and target.exists()
+    with open("/dev/full", "wb") as file:
+        err = copy("pattern:8M", "-", stdout=file, status=1).err
+    assert "No space left on device" in err
+
+
+@pytest.mark.threaded
+def test_errors_at_either_side(tmp_path):
+    disk = image_random(tmp_path / "disk", 4 * MIB)
+    fault = f"fault:read-error=EIO@3145728+4096:{disk}"
+    out = tmp_path / "out"
+    err = copy(fault, out, status=1).err
+    assert fault in err and "Input/output error" in err
+    assert "3145728" in err
+    assert not out.exists() and "removed" in err
+    there = small(tmp_path / "there", 4 * MIB)
+    target = f"fault:write-error=ENOSPC@2M+1:{there}"
+    err = copy(disk, target, status=1).err
+    assert target in err and "No space left on device" in err and "incomplete" in err
+    assert "2097152" in err
+    err = copy(disk, f"fault:flush-error=EIO:{there}", status=1).err
+    assert "flush" in err
+    copy(disk, f"fault:flush-error=EIO:{there}", "--flush=no")
+    compare_files(disk, there)
+
+
+def test_refusals(tmp_path):
+    disk = image_random(tmp_path / "disk", 2 * MIB)
+    there = small(tmp_path / "there", MIB)
+    before = there.read_bytes()
+    assert "too small" in copy(disk, there, "--no-create", status=1).err
+    assert "too small" in copy(disk, there, "--no-create", "--size-mismatch=ok", status=1).err
+    assert "size-mismatch=ok" in copy("pattern:4K", there, "-n", status=1).err
+    assert "No such file" in copy(disk, tmp_path / "new", "-n", status=1).err
+    assert not (tmp_path / "new").exists()
+    assert there.read_bytes() == before
+    copy("pattern:4K", there, "-n", "--size-mismatch=ok")
+    assert there.read_bytes()[4096:] == before[4096:]
+    with QemuNbd("-r", "-f", "raw", there) as server:
+        err = copy("null:1M", server.uri(), status=1).err
+        assert server.uri() in err
+    out = copy(tmp_path / "nothing", tmp_path / "new", status=1)
+    assert "nothing" in out.err and not (tmp_path / "new").exists()
+    copy(disk, status=2)
+    copy(disk, "-", "--json", status=2)
+    copy(disk, tmp_path / "new", "--request-size=1", status=2)
+    copy(disk, tmp_path / "new", "--progress=999", status=2)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.threaded
+def test_server_dies(tmp_path):
+    out = tmp_path / "out"
+    gate = tmp_path / "gate"
+    with Nbdkit("--filter=delay", "pattern", "1G", "delay-read=100ms") as server:
+        uri = server.uri()
+        program = start(PENSTOCK, "copy", uri, out, "--request-size=4K", "--depth=1", "-w1",
+                        stdin=subprocess.DEVNULL)
+        wait_until(lambda: out.exists() and os.stat(out).st_blocks > 0, what="the first write")
+        server.kill()
+        assert program.wait() == 1
+    assert uri in program.err().decode()
+    assert not out.exists() and not gate.exists()
+
+
+@pytest.mark.threaded
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals(tmp_path, number):
+    out = tmp_path / "out"
+    program = start(PENSTOCK, "copy", "fault:hold-read@1M+1G:pattern:1G", out)
+    wait_until(lambda: out.exists() and os.stat(out).st_blocks >= 2048, what="a MiB is there")
+    program.kill(number)
+    assert program.wait() == 1
+    err = program.err().decode()
+    assert "interrupted" in err and "removed" in err
+    assert not out.exists()
+
+
+def test_rate_and_progress(tmp_path):
+    reader, writer = os.pipe()
+    disk = small(tmp_path / "disk", 300000)
+    try:
+        copy(disk, tmp_path / "out", "--rate=1M", "--request-size=4K", f"--progress={writer}",
+             pass_fds=[writer])
+    finally:
+        os.close(writer)
+    with open(reader, encoding="ascii") as file:
+        lines = file.read().split()
+    assert lines[-1] == "100/100"
+    numbers = [int(line.split("/")[0]) for line in lines]
+    assert numbers == sorted(set(numbers))
+    compare_files(disk, tmp_path / "out")
+
+
+def test_no_hundred_after_a_failure(tmp_path):
+    reader, writer = os.pipe()
+    try:
+        copy("fault:flush-error=EIO:pattern:1M", tmp_path / "out", status=0)
+        copy("pattern:1M", "fault:flush-error=EIO:memory:1M", f"--progress={writer}", status=1,
+             pass_fds=[writer])
+    finally:
+        os.close(writer)
+    with open(reader, encoding="ascii") as file:
+        assert "100/100" not in file.read()
+
+
+def test_bar_on_a_terminal():
+    master, slave = pty.openpty()
+    try:
+        with subprocess.Popen([PENSTOCK, "copy", "pattern:1M", "null:"], stderr=slave,
+                              stdin=subprocess.DEVNULL) as program:
+            assert program.wait(60) == 0
+        os.set_blocking(master, False)
+        shown = b""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                shown += os.read(master, 65536)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert b"100" in shown and b"copy" in shown
