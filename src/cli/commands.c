@@ -8,6 +8,7 @@
 extern const struct command cmd_copy;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
+extern const struct command cmd_tune;
 extern const struct command cmd_doc;
 extern const struct command cmd_sum;
 
@@ -16,6 +17,7 @@ const struct command *const cli_commands[] = {
     &cmd_sum,
     &cmd_save,
     &cmd_restore,
+    &cmd_tune,
     &cmd_doc, /* hidden */
     NULL,
 };

@@ -25,8 +25,11 @@
 #define ROUNDS 5u
 #define ALIGN 4096u
 
-static const uint64_t SIZES[] = {SOCKET_BUFFER_DEFAULT, 512u << 10, 1u << 20, 2u << 20};
-#define SIZES_COUNT (sizeof(SIZES) / sizeof(SIZES[0]))
+#define SIZES_COUNT 4u
+static const uint64_t SOCKET_SIZES[SIZES_COUNT] = {SOCKET_BUFFER_DEFAULT, 512u << 10, 1u << 20,
+                                                   SIZING_UNIX_STREAM_WANTED};
+static const uint64_t PIPE_SIZES[SIZES_COUNT] = {SOCKET_BUFFER_DEFAULT, 256u << 10, 512u << 10,
+                                                 SIZING_PIPE_WANTED};
 
 struct transfer {
     int fd;
@@ -119,10 +122,11 @@ static int compare_doubles(const void *a, const void *b)
 
 static int measure_kind(bool pipes, char *in, const char *out, struct tune_measure *ret)
 {
+    const uint64_t *sizes = pipes ? PIPE_SIZES : SOCKET_SIZES;
     double rates[SIZES_COUNT][ROUNDS];
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < SIZES_COUNT; i++) {
-            rates[i][round] = one_round(pipes, SIZES[i], in, out);
+            rates[i][round] = one_round(pipes, sizes[i], in, out);
             if (rates[i][round] < 0) {
                 return (int)rates[i][round];
             }
@@ -131,10 +135,10 @@ static int measure_kind(bool pipes, char *in, const char *out, struct tune_measu
     for (size_t i = 0; i < SIZES_COUNT; i++) {
         qsort(rates[i], ROUNDS, sizeof(double), compare_doubles);
         ret[i].what = pipes ? "pipe" : "unix socket";
-        if (SIZES[i] == SOCKET_BUFFER_DEFAULT) {
+        if (sizes[i] == SOCKET_BUFFER_DEFAULT) {
             snprintf(ret[i].buffer, sizeof(ret[i].buffer), "default");
         } else {
-            size_format(SIZES[i], ret[i].buffer);
+            size_format(sizes[i], ret[i].buffer);
         }
         ret[i].gib_s = rates[i][ROUNDS / 2];
         ret[i].ratio = ret[i].gib_s / ret[0].gib_s;
