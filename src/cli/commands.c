@@ -5,7 +5,9 @@
 
 #include <string.h>
 
+extern const struct command cmd_compare;
 extern const struct command cmd_copy;
+extern const struct command cmd_map;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
 extern const struct command cmd_tune;
@@ -15,6 +17,8 @@ extern const struct command cmd_sum;
 const struct command *const cli_commands[] = {
     &cmd_copy,
     &cmd_sum,
+    &cmd_compare,
+    &cmd_map,
     &cmd_save,
     &cmd_restore,
     &cmd_tune,
