@@ -43,7 +43,8 @@ struct context {
     const void *stack; /* lowest address; of a thread's own stack only ASan's view is known */
     size_t stack_size;
     void *fake_stack; /* ASan's, while it is not running */
-    void *tsan;       /* TSan's fiber */
+    void *tsan;       /* TSan's fiber: dear, so it is kept for the next use of the stack */
+    unsigned tsan_uses;
 #if CONTEXT_UCONTEXT
     ucontext_t uc;
 #endif
@@ -51,10 +52,10 @@ struct context {
 
 /*
  * Makes c ready to run entry(arg) on the stack when it is first switched to. entry begins with
- * context_entered() and never returns: it ends with context_leave().
+ * context_entered() and never returns: it ends with context_leave(). c is zeroed, or has been left.
  */
 void context_init(struct context *c, void *stack, size_t size, void (*entry)(void *arg), void *arg);
-/* c has been left for good. */
+/* c has been left, and its stack is about to be unmapped. */
 void context_done(struct context *c);
 
 /* The running code's own stack, as a context to be switched away from. */

@@ -88,7 +88,7 @@ struct fiber *fiber_make(fiber_fn *fn, void *arg)
     if (!f) {
         return NULL;
     }
-    memset(f, 0, sizeof *f);
+    memset((char *)f + sizeof f->context, 0, sizeof *f - sizeof f->context);
     f->fn = fn;
     f->arg = arg;
     f->state = FIBER_NEW;
@@ -149,17 +149,11 @@ static void make_ready(struct fiber *f, int wait_result)
     list_push(&w->ready, f);
 }
 
-static void fiber_free(struct fiber *f)
-{
-    context_done(&f->context);
-    stack_put(f);
-}
-
 /* Frees f, or leaves that to the mail that is on its way to it. */
 static void fiber_release(struct fiber *f)
 {
     if (!atomic_load_explicit(&f->mail_out, memory_order_acquire)) {
-        fiber_free(f);
+        stack_put(f);
     }
 }
 
@@ -266,7 +260,7 @@ static void fiber_deliver_wake(struct worker *w, struct mail *m)
      * it did before must be seen by the fiber. */
     atomic_exchange_explicit(&f->mail_out, false, memory_order_acq_rel);
     if (f->state == FIBER_ENDED) {
-        fiber_free(f);
+        stack_put(f);
         return;
     }
     fiber_wake(f);

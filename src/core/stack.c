@@ -80,6 +80,7 @@ static void stack_unmap(struct fiber *f)
 #if HAVE_VALGRIND
     VALGRIND_STACK_DEREGISTER(*valgrind_id(f));
 #endif
+    context_done(&f->context);
     munmap(map, guard + STACK_BYTES);
 }
 

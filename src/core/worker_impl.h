@@ -57,7 +57,7 @@ struct fgroup_member {
 
 /* Lies at the top of its own stack. */
 struct fiber {
-    struct context context;
+    struct context context; /* first: the only part that outlives the fiber, with the stack */
     struct worker *worker;
     struct fiber *next; /* in the list of ready ones, or of kept stacks */
     fiber_fn *fn;

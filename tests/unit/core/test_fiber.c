@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "core/context.h"
 #include "core/worker.h"
 #include "tap.h"
 
@@ -191,7 +192,7 @@ static void sleeper_main(void *arg)
 
 static void many_timers(void)
 {
-    enum { COUNT = 2000 };
+    enum { COUNT = CONTEXT_TSAN ? 300 : 2000 };
     static struct sleeper s[COUNT];
     uint32_t seed = 12345;
     unsigned woken = 0;

@@ -185,7 +185,7 @@ static int nonblock(void *arg)
     return 0;
 }
 
-enum { REQUESTS = CONTEXT_TSAN || CONTEXT_ASAN ? 600 : 1500, PIECE = 4096 };
+enum { REQUESTS = CONTEXT_TSAN ? 300 : 1500, PIECE = 4096 };
 
 struct piece {
     unsigned i;

@@ -203,7 +203,7 @@ static void play(void *arg)
 
 static void ping_pong_at_scale(void)
 {
-    enum { WORKERS = 8, PAIRS = CONTEXT_TSAN ? 1000 : CONTEXT_ASAN ? 2000 : 10000, ROUNDS = 4 };
+    enum { WORKERS = 8, PAIRS = CONTEXT_TSAN ? 300 : CONTEXT_ASAN ? 2000 : 10000, ROUNDS = 4 };
     struct workers *ws;
     struct pair *pairs = calloc(PAIRS, sizeof *pairs);
     struct player *players = calloc((size_t)2 * PAIRS, sizeof *players);
