@@ -5,20 +5,20 @@
 
 #include <string.h>
 
-extern const struct command cmd_compare;
 extern const struct command cmd_copy;
-extern const struct command cmd_map;
+extern const struct command cmd_info;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
+extern const struct command cmd_serve;
 extern const struct command cmd_tune;
-extern const struct command cmd_doc;
 extern const struct command cmd_sum;
+extern const struct command cmd_doc;
 
 const struct command *const cli_commands[] = {
+    &cmd_serve,
     &cmd_copy,
     &cmd_sum,
-    &cmd_compare,
-    &cmd_map,
+    &cmd_info,
     &cmd_save,
     &cmd_restore,
     &cmd_tune,

@@ -71,6 +71,12 @@ static int run_in_worker(struct command_run *r)
     return e;
 }
 
+static int run_plainly(struct command_run *r)
+{
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error message, not a death */
+    return r->command->run(r);
+}
+
 static int check_operands(const struct command_run *r)
 {
     const struct command *c = r->command;
@@ -121,7 +127,7 @@ static int parse_and_run(const struct command *c, void *options, int argc, char 
                       : run.verbose   ? LOG_INFO
                       : run.quiet     ? LOG_ERROR
                                       : LOG_WARNING);
-        code = c->in_worker ? run_in_worker(&run) : c->run(&run);
+        code = c->in_worker ? run_in_worker(&run) : run_plainly(&run);
     }
     operands_done(&parser.operands);
     return code;
@@ -167,7 +173,6 @@ static int unknown_command(const char *name)
 int cli_main(int argc, char **argv)
 {
     open_standard_fds();
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error message, not a death */
     if (argc > 0 && iohelper_is_asked(argv[0])) {
         return iohelper_main(argc, argv);
     }

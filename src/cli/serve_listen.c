@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define BACKLOG 1024
+#define SAY_WHERE "say where to listen: --unix, --tcp, --vsock, --stdio or --run"
 
 static int one_address(struct serve_sockets *s, int r)
 {
@@ -50,6 +51,9 @@ int serve_addresses(const struct serve_cli *cli, struct serve_sockets *s, struct
         if (r < 0) {
             error_prefix(err, "--vsock");
         }
+    }
+    if (r == 0 && s->address_count == 0 && !cli->stdio && !cli->run && !getenv("LISTEN_PID")) {
+        r = error_set(err, EINVAL, SAY_WHERE);
     }
     return r < 0 ? -EINVAL : 0;
 }
@@ -187,10 +191,7 @@ int serve_listen(const struct serve_cli *cli, struct serve_sockets *s, struct er
         return inherited;
     }
     if (inherited == 0 && s->address_count == 0) {
-        return cli->run ? open_private(cli, s, err)
-                        : error_set(err, EINVAL,
-                                    "say where to listen: --unix, --tcp, --vsock, --stdio or "
-                                    "--run");
+        return cli->run ? open_private(cli, s, err) : error_set(err, EINVAL, SAY_WHERE);
     }
     for (unsigned i = 0; i < s->address_count; i++) {
         int r = open_address(cli, s, &s->addresses[i], err);

@@ -22,7 +22,8 @@
 
 #define SAME_SIGNAL_NS 250000000u
 
-static const int handled[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
+/* SIGXFSZ: a limit on file sizes is to be an error of write(), as a full disk is. */
+static const int handled[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ};
 #define HANDLED (sizeof handled / sizeof handled[0])
 
 static bool initialised;
@@ -60,6 +61,7 @@ int sigwait_init(void)
     sigaction(SIGTERM, &to_default, NULL);
     sigaction(SIGINT, &to_default, NULL);
     sigaction(SIGPIPE, &to_ignored, NULL);
+    sigaction(SIGXFSZ, &to_ignored, NULL);
     initialised = true;
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * SIGTERM and SIGINT as a wait, for main programs. sigwait_init() before any thread is started
- * (it blocks the signals and opens a signalfd); SIGPIPE is ignored. Nothing is lost that comes
- * before somebody waits.
+ * (it blocks the signals and opens a signalfd); SIGPIPE and SIGXFSZ are ignored. Nothing is
+ * lost that comes before somebody waits.
  */
 #ifndef CORE_SIGWAIT_H
 #define CORE_SIGWAIT_H
