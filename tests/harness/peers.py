@@ -15,8 +15,10 @@ import socket
 import tempfile
 import uuid
 
-from .process import Failed, Program, children_marked, requires, wait_until
+from .process import TIME_FACTOR, Failed, Program, children_marked, requires, wait_until
 from .server import nbd_uri
+
+START_SECONDS = 60  # whatever build is tested: peers are not slower for it
 
 
 def listening(path):
@@ -42,6 +44,7 @@ class Peer:
     """The part they share."""
 
     tool = ""
+    attempts = 1
 
     def __init__(self, *args, env=None):
         requires(self.tool)
@@ -61,6 +64,14 @@ class Peer:
         return self.program.running()
 
     def __enter__(self):
+        for attempt in range(self.attempts):
+            try:
+                return self.start()
+            except Failed:
+                if attempt == self.attempts - 1:
+                    raise
+
+    def start(self):
         self.folder = tempfile.mkdtemp(prefix="ps", dir="/tmp")
         self.socket = os.path.join(self.folder, "s")
         self.mark = uuid.uuid4().hex
@@ -72,7 +83,7 @@ class Peer:
             return self.is_ready()
 
         try:
-            wait_until(ready, what=f"{self.tool} listens")
+            wait_until(ready, START_SECONDS / TIME_FACTOR, what=f"{self.tool} listens")
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -129,6 +140,7 @@ class NbdServer(Peer):
     """nbd-server with one export "disk" of the file given; lines: more for its section."""
 
     tool = "nbd-server"
+    attempts = 3  # as a daemon it can die without a word
 
     def __init__(self, disk, *lines):
         super().__init__(disk)
@@ -148,7 +160,8 @@ class NbdServer(Peer):
         return read_pid(self.pid_file) > 0 and super().is_ready()
 
     def running(self):
-        return True  # what was started ends at once; wait_until() has a limit of its own
+        # What was started ends at once, but its child is there before.
+        return self.program.running() or bool(children_marked("PENSTOCK_TEST_PEER", self.mark))
 
     @property
     def pid(self):
