@@ -11,7 +11,7 @@
  * connection keeps no worker from ending. That the server hung up is found by the next call.
  *
  * Memory safety: a call's buffers may be written to by the reader until the call is done; so a
- * canceled caller does not return before. It waits CANCEL_GRACE_NS for the reply, then the
+ * canceled caller does not return before. It waits nbd_cancel_grace_ns for the reply, then the
  * connection is given up, which makes the reader return at once. nbd_connection_kill() leaves the
  * call that the reader is working for to the reader itself.
  */
@@ -21,7 +21,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define CANCEL_GRACE_NS 2000000000ull
+uint64_t nbd_cancel_grace_ns = 2000000000ull;
+
 /* DISC goes out when the socket takes it; a server that has stopped reading does not hold us up. */
 #define CLOSE_GRACE_NS 2000000000ull
 
@@ -200,7 +201,7 @@ static int start_call(struct nbd_connection *c, struct nbd_call *call)
 
 static void wait_canceled(struct nbd_connection *c, struct nbd_call *call)
 {
-    uint64_t deadline = worker_now_ns(c->worker) + CANCEL_GRACE_NS;
+    uint64_t deadline = worker_now_ns(c->worker) + nbd_cancel_grace_ns;
     fiber_shield();
     while (!call->done && fiber_park(false, deadline) != -ETIMEDOUT) {
     }

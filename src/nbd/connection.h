@@ -84,6 +84,8 @@ int nbd_connection_new(struct channel *ch, const struct nbd_facts *facts,
 /* 0 or -errno with call->err. Canceled, it still waits a short time for the reply, so that the
  * connection stays good, and gives the connection up after that. */
 int nbd_connection_call(struct nbd_connection *c, struct nbd_call *call);
+/* How long that is; a variable for tests. */
+extern uint64_t nbd_cancel_grace_ns;
 /* Fails all calls. The first reason given is the reason. */
 void nbd_connection_kill(struct nbd_connection *c, const struct error *why);
 /* DISC (if it is alive), then closes and frees. No call may be in flight. NULL is fine. */
