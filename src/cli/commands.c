@@ -5,8 +5,10 @@
 
 #include <string.h>
 
+extern const struct command cmd_compare;
 extern const struct command cmd_copy;
 extern const struct command cmd_info;
+extern const struct command cmd_map;
 extern const struct command cmd_restore;
 extern const struct command cmd_save;
 extern const struct command cmd_serve;
@@ -18,6 +20,8 @@ const struct command *const cli_commands[] = {
     &cmd_serve,
     &cmd_copy,
     &cmd_sum,
+    &cmd_compare,
+    &cmd_map,
     &cmd_info,
     &cmd_save,
     &cmd_restore,
