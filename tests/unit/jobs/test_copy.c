@@ -502,6 +502,73 @@ static void streams(void)
     in_worker(stream_body);
 }
 
+/* A volume of `extents` extents of 4 KiB, data and holes in turn, that counts what it is asked. */
+static struct {
+    uint64_t extents, asked, reads;
+} striped;
+
+static int striped_read(struct volume *v, void *buf, size_t len, uint64_t off, struct error *e)
+{
+    striped.reads++;
+    memset(buf, 1 + (int)(off >> 12) % 255, len);
+    return off % 8192 == 0 && len == 4096 ? 0 : -EIO; /* never a hole */
+}
+
+static int striped_extents(struct volume *v, uint64_t off, uint64_t len, struct extent *out,
+                           size_t max, struct error *e)
+{
+    size_t n = 0;
+    striped.asked++;
+    for (; n < max && len > 0; n++) {
+        out[n] = (struct extent){.length = 4096, .flags = off & 4096 ? EXTENT_ZERO : 0};
+        off += 4096;
+        len -= 4096;
+    }
+    return (int)n;
+}
+
+static void striped_close(struct volume *v)
+{
+    volume_done(v);
+    free(v);
+}
+
+static const struct volume_ops striped_ops = {
+    .name = "striped", .read = striped_read, .extents = striped_extents, .close = striped_close};
+
+static int striped_open(const char *name, const struct endpoint_options *o, struct volume **ret,
+                        struct error *e)
+{
+    struct volume *v = calloc(1, sizeof(*v));
+    if (!v || volume_init(v, &striped_ops, name) < 0) {
+        free(v);
+        return -ENOMEM;
+    }
+    v->size = striped.extents * 4096;
+    v->caps = VOLUME_CAN_EXTENTS;
+    *ret = v;
+    return 0;
+}
+
+static void extents_body(void)
+{
+    struct copy_options o;
+    for (striped.extents = 2500; striped.extents <= 20000; striped.extents *= 8) {
+        striped.asked = striped.reads = 0;
+        defaults(&o, "striped:", "null:");
+        o.workers = 1;
+        EQ(copy(&o), 0);
+        EQ(striped.reads, striped.extents / 2);
+        OK(striped.asked <= striped.extents / 256 + 1); /* many at a time, none twice */
+        EQ(result.data, result.total / 2);
+    }
+}
+
+static void extents_are_linear(void)
+{
+    in_worker(extents_body);
+}
+
 static void rate_body(void)
 {
     struct copy_options o;
@@ -521,7 +588,10 @@ static void rate_is_kept(void)
 
 int main(void)
 {
+    static const char *const schemes[] = {"striped", NULL};
+    static const struct endpoint_driver driver = {schemes, striped_open};
     signal(SIGPIPE, SIG_IGN);
+    endpoint_register(&driver);
     OK(mkdtemp(folder) != NULL);
     snprintf(a_path, sizeof(a_path), "%s/a", folder);
     snprintf(b_path, sizeof(b_path), "%s/b", folder);
@@ -533,6 +603,7 @@ int main(void)
     RUN(refusals);
     RUN(cancel_removes_what_it_made);
     RUN(streams);
+    RUN(extents_are_linear);
     RUN(rate_is_kept);
     unlink(a_path);
     unlink(b_path);
