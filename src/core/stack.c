@@ -1,11 +1,10 @@
 /*
- * Fiber stacks: mapped with a guard page below, struct fiber at the top. Freed ones are kept, by
+ * Fiber stacks: mapped with a guard below, struct fiber at the top. Freed ones are kept, by
  * the worker that freed them first, then by the process, each with a bound, so that starting a
  * fiber costs no system call. A kept stack keeps the pages it has touched.
  */
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "core/worker_impl.h"
 
@@ -21,17 +20,16 @@
 #define HAVE_VALGRIND 0
 #endif
 
+/* More than a page, so that a function with a big frame does not step over it; a multiple of every
+ * page size. */
+#define GUARD_BYTES (64 * 1024)
+
 /* One cache line aligned struct fiber, and what the stack grows down from. */
 #define FIBER_ROOM ((sizeof(struct fiber) + sizeof(unsigned long) + 63) / 64 * 64)
 
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fiber *kept;
 static unsigned kept_count;
-
-static size_t guard_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
 
 void *stack_bottom(struct fiber *f)
 {
@@ -52,36 +50,34 @@ static unsigned long *valgrind_id(struct fiber *f)
 
 static struct fiber *stack_map(void)
 {
-    size_t guard = guard_bytes();
     struct fiber *f;
     char *map;
 
-    map = mmap(NULL, guard + STACK_BYTES, PROT_READ | PROT_WRITE,
+    map = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (map == MAP_FAILED) {
         return NULL;
     }
-    if (mprotect(map, guard, PROT_NONE) < 0) {
-        munmap(map, guard + STACK_BYTES);
+    if (mprotect(map, GUARD_BYTES, PROT_NONE) < 0) {
+        munmap(map, GUARD_BYTES + STACK_BYTES);
         return NULL;
     }
-    f = (struct fiber *)(void *)(map + guard + STACK_BYTES - FIBER_ROOM);
+    f = (struct fiber *)(void *)(map + GUARD_BYTES + STACK_BYTES - FIBER_ROOM);
 #if HAVE_VALGRIND
-    *valgrind_id(f) = VALGRIND_STACK_REGISTER(map + guard, f);
+    *valgrind_id(f) = VALGRIND_STACK_REGISTER(map + GUARD_BYTES, f);
 #endif
     return f;
 }
 
 static void stack_unmap(struct fiber *f)
 {
-    size_t guard = guard_bytes();
-    char *map = (char *)stack_bottom(f) - guard;
+    char *map = (char *)stack_bottom(f) - GUARD_BYTES;
 
 #if HAVE_VALGRIND
     VALGRIND_STACK_DEREGISTER(*valgrind_id(f));
 #endif
     context_done(&f->context);
-    munmap(map, guard + STACK_BYTES);
+    munmap(map, GUARD_BYTES + STACK_BYTES);
 }
 
 struct fiber *stack_get(void)

@@ -214,14 +214,13 @@ static void enqueue_waiting(struct uring *u)
 
 void uring_submit(struct uring *u)
 {
-    int n;
+    while (u->queued > 0) {
+        int n = io_uring_submit(&u->ring);
 
-    if (u->queued == 0) {
-        return;
-    }
-    n = io_uring_submit(&u->ring);
-    /* Errors leave all of them queued; the loop does not sleep for long meanwhile. */
-    if (n > 0) {
+        if (n <= 0) {
+            return; /* all of them stay queued; the loop does not sleep for long meanwhile */
+        }
+        /* A bad request ends a batch before Linux 5.18: the rest is offered at once. */
         u->queued -= (unsigned)n < u->queued ? (unsigned)n : u->queued;
     }
 }

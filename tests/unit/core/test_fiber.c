@@ -4,6 +4,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/context.h"
 #include "core/worker.h"
@@ -489,6 +493,34 @@ static void deep_stacks(void)
     end();
 }
 
+static void overflow_stack(void *arg)
+{
+    (void)arg;
+    depth_reached = recurse(10000000);
+}
+
+static void overflow_hits_the_guard(void)
+{
+    static const struct rlimit no_core;
+    int status = 0;
+    pid_t pid;
+
+    if (CONTEXT_ASAN || CONTEXT_TSAN) {
+        SKIP("sanitizers take the fault for themselves");
+        return;
+    }
+    pid = fork();
+    if (pid == 0) {
+        setrlimit(RLIMIT_CORE, &no_core);
+        begin();
+        fiber_spawn(overflow_stack, NULL, NULL);
+        worker_step(worker, false);
+        _exit(0);
+    }
+    EQ(waitpid(pid, &status, 0), pid);
+    OK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
 static double sum;
 
 static void float_sum(void *arg)
@@ -537,5 +569,6 @@ int main(void)
     RUN(late_wake_of_an_ended_fiber);
     RUN(deep_stacks);
     RUN(floats_survive);
+    RUN(overflow_hits_the_guard);
     return tap_done();
 }
