@@ -68,9 +68,13 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(autouse=True)
 def _nothing_left():
-    """What a test started and did not stop is killed, and is the test's failure."""
+    """
+    What a test started and did not stop is killed, and is the test's failure. Servers of fixtures
+    with a wider scope are there before this one, and stay.
+    """
+    before = process.living()
     yield
-    left = process.kill_all()
+    left = process.kill_all(but=before)
     assert not left, f"left running: {left}"
 
 

@@ -351,6 +351,7 @@ static int receive(struct service *s)
         if (ret < 0) {
             payload_put(c, r);
             /* Nothing that follows can be understood. */
+            note_end_of_stream(c);
             return end_reading(c, ret);
         }
     } else {
@@ -362,10 +363,12 @@ static int receive(struct service *s)
 static void run(struct connection *c, struct request *r)
 {
     if (r->error != 0) {
-        if (r->text) {
+        if (r->text) { /* the client's mistake: nothing to be said in our log */
             error_set(&r->err, r->error, "%s", r->text);
+            reply_error(c, r, r->error, &r->err);
+        } else {
+            command_end(c, r, -r->error, &r->err);
         }
-        command_end(c, r, -r->error, &r->err);
     } else {
         command_find(r->wire.command)->run(c, r);
     }

@@ -65,6 +65,23 @@ static void put(struct seek_job *job, uint64_t upto, uint32_t flags)
     }
 }
 
+/*
+ * No data from here to the end of the file, wherever that is by now. A file that has become shorter
+ * than its volume has no zeros beyond its end, it has nothing: "data" there lets the read fail.
+ */
+static int put_last_hole(struct seek_job *job)
+{
+    off_t end = lseek(job->file->fd, 0, SEEK_END);
+    if (end < 0) {
+        return -errno;
+    }
+    put(job, min_u64((uint64_t)end, job->end), EXTENT_HOLE | EXTENT_ZERO);
+    if (job->count < job->max) {
+        put(job, job->end, 0);
+    }
+    return 0;
+}
+
 /* job->count < job->max, job->off < job->end. 0 or -errno. */
 static int seek_pair(struct seek_job *job)
 {
@@ -72,11 +89,10 @@ static int seek_pair(struct seek_job *job)
     int fd = job->file->fd;
     unsigned generation = atomic_load(&m->generation);
     off_t data = lseek(fd, (off_t)job->off, SEEK_DATA);
-    if (data < 0 && errno != ENXIO) {
-        return -errno;
+    if (data < 0) {
+        return errno == ENXIO ? put_last_hole(job) : -errno;
     }
-    /* ENXIO: no data from here to the end of the file, wherever that is by now. */
-    uint64_t start = data < 0 ? job->end : (uint64_t)data;
+    uint64_t start = (uint64_t)data;
     put(job, min_u64(start, job->end), EXTENT_HOLE | EXTENT_ZERO);
     if (job->off == job->end || job->count == job->max) {
         return 0;

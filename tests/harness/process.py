@@ -122,10 +122,17 @@ def run(*argv, status=0, seconds=60, **options):
                   program.err().decode(errors="replace"))
 
 
-def kill_all():
-    """Kills what is still running; says what that was. Any thread."""
+def living():
+    """The process ids of programs that run now."""
+    return set(_living)
+
+
+def kill_all(but=()):
+    """Kills what is still running, but for some ids; says what that was. Any thread."""
     left = []
     for program in list(_living.values()):
+        if program.pid in but:
+            continue
         if program.running():
             left.append(program.describe())
             program.popen.kill()
