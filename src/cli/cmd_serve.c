@@ -116,7 +116,7 @@ static const struct option_spec serve_options[] = {
     {"persistent", 0, OPT_FLAG(struct serve_cli, persistent),
         .help = "Go on when clients have gone. This is the default."},
     {"max-connections", 0, OPT_NUMBER(struct serve_cli, max_connections), "N",
-        "Clients at a time; more are made to wait.",
+        "Clients at a time; more are refused.",
         .fallback = "none", .words = none_is_zero, .min = 1, .max = 1000000},
     {"workers", 0, OPT_NUMBER(struct serve_cli, workers), "N",
         "Threads that serve, each with its own connection, file ring or socket to each endpoint.",

@@ -44,8 +44,8 @@ const struct option_spec endpoint_cli_options[] = {
         .help = "Do not lock image files. Without locks nothing keeps two programs from writing to "
         "one image."},
     {"socket-buffer", 0, OPT_SIZE(struct endpoint_cli, socket_buffer), "SIZE",
-        "Send buffer of sockets. auto: 2M on Unix sockets, TCP is left to the kernel; default: what "
-        "the kernel gives.",
+        "Send buffer of sockets. auto: 2M on Unix sockets, TCP is left to the kernel; default: "
+        "what the kernel gives.",
         .fallback = "auto", .words = socket_buffer_words, .min = 1, .max = 1 << 30},
     {"connections", 0, OPT_NUMBER(struct endpoint_cli, connections), "N",
         "Connections to an endpoint that is reached over the network.",

@@ -29,6 +29,9 @@ static int open_export(struct serve *s, const struct serve_export *e)
     endpoint_cli_apply(&s->cli->endpoint, &o);
     o.writable = !s->cli->read_only;
     int r = endpoint_open(e->endpoint, &o, &v, &s->err);
+    if (o.writable && (r == -EROFS || r == -EACCES || r == -EPERM)) {
+        error_prefix(&s->err, "it can't be opened for writing (--read-only serves it without)");
+    }
     if (r < 0) {
         return r;
     }

@@ -10,9 +10,11 @@
 #include "core/bufpool.h"
 #include "core/log.h"
 #include "core/probe.h"
+#include "core/size.h"
 #include "core/worker.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 
@@ -153,8 +155,23 @@ static void linger(struct connection *c)
     fiber_unshield();
 }
 
+/* What the client is, and what its socket's buffer asked and got: for support and for tuning. */
+static void say_hello(const struct channel *ch)
+{
+    char wanted[SIZE_TEXT_MAX], granted[SIZE_TEXT_MAX];
+
+    if (ch->send_buffer_wanted) {
+        log_info("client %s has come: send buffer %s wanted, %s granted", ch->peer,
+                 size_format(ch->send_buffer_wanted, wanted),
+                 size_format(ch->send_buffer_granted, granted));
+    } else {
+        log_info("client %s has come: send buffer left to the kernel", ch->peer);
+    }
+}
+
 int connection_run(struct connection *c)
 {
+    say_hello(c->ch);
     c->main = fiber_self();
     PROBE2(connection__open, c, c->ch->rfd);
     server_connection_add(c->server, c);
@@ -172,7 +189,9 @@ int connection_run(struct connection *c)
     out_flush(c);
     fiber_unshield();
     linger(c);
-    log_debug("client %s has gone: %d", c->ch->peer, ret);
+    log_info("client %s has gone: %" PRIu64 " bytes in, %" PRIu64 " out%s%s", c->ch->peer,
+             c->ch->bytes_in, c->ch->bytes_out, ret < 0 ? ": " : "",
+             ret < 0 ? strerrordesc_np(-ret) : "");
     PROBE2(connection__close, c, ret < 0 ? -ret : 0);
     struct nbd_server *s = c->server;
     server_connection_gone(s, c);

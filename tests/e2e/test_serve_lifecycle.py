@@ -1,0 +1,214 @@
+"""penstock serve: starting, being told to stop, what is left behind (nothing)."""
+
+import contextlib
+import os
+import signal
+import socket
+
+import nbd
+import pytest
+
+from harness import PENSTOCK, Failed, Server, run, start, wait_until
+
+MIB = 1 << 20
+HELD = 65536
+
+
+def connect(uri):
+    handle = nbd.NBD()
+    handle.connect_uri(uri)
+    return handle
+
+
+def held_read(client, buffer):
+    """A read that the server has, and cannot answer: a later one was answered."""
+    cookie = client.aio_pread(buffer, HELD)
+    client.pread(512, 0)
+    return cookie
+
+
+@contextlib.contextmanager
+def notify_socket(folder):
+    """What systemd listens on; the address and a function that takes the next message."""
+    path = os.path.join(folder, "n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(60)
+        yield path, lambda: sock.recv(4096).decode()
+    os.unlink(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(short_tmp, number):
+    pid_file = os.path.join(short_tmp, "pid")
+    with notify_socket(short_tmp) as (path, message):
+        server = Server("--pid-file", pid_file, "null:1M", env={"NOTIFY_SOCKET": path})
+        server.start()
+        assert message() == "READY=1"
+        with open(pid_file, encoding="ascii") as file:
+            assert file.read() == f"{server.pid}\n"
+        client = connect(server.uri())
+        assert client.get_size() == MIB
+        server.program.kill(number)
+        assert message() == "STOPPING=1"
+        server.wait(0)
+    assert os.listdir(short_tmp) == []
+
+
+def test_a_request_in_flight_is_answered_before_the_end(short_tmp):
+    gate = os.path.join(short_tmp, "gate")
+    with notify_socket(short_tmp) as (path, message):
+        server = Server("-r", f"fault:hold-read={gate}@{HELD}+1:pattern:1M",
+                        env={"NOTIFY_SOCKET": path})
+        server.start()
+        assert message() == "READY=1"
+        client = connect(server.uri())
+        buffer = nbd.Buffer(4096)
+        cookie = held_read(client, buffer)
+        server.program.kill(signal.SIGTERM)
+        assert message() == "STOPPING=1"
+        with open(gate, "wb"):
+            pass
+        while not client.aio_command_completed(cookie):
+            client.poll(1000)
+        assert any(buffer.to_bytearray())
+        server.wait(0)
+
+
+def test_a_second_signal_ends_it_at_once(short_tmp):
+    pid_file = os.path.join(short_tmp, "pid")
+    server = Server("--pid-file", pid_file, f"fault:hold-read={short_tmp}/never@{HELD}+1:null:1M")
+    server.start()
+    client = connect(server.uri())
+    held_read(client, nbd.Buffer(4096))
+
+    def gone():
+        # Signals that come close together count as one.
+        server.program.kill(signal.SIGTERM)
+        return not server.program.running()
+
+    wait_until(gone)
+    assert "second signal" in server.err()
+    server.wait(1)
+    assert os.listdir(short_tmp) == []
+
+
+def test_a_signal_while_it_starts(short_tmp):
+    """The disk's server accepts, and never says a word."""
+    dead = os.path.join(short_tmp, "dead")
+    for options in ([], ["--run", "true"]):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(dead)
+            sock.listen()
+            program = start(PENSTOCK, "serve", "-U", short_tmp + "/s", "--pid-file",
+                            short_tmp + "/pid", *options, f"nbd+unix:///?socket={dead}")
+            sock.settimeout(60)
+            client = sock.accept()[0]
+            program.kill(signal.SIGTERM)
+            assert program.wait() == (1 if options else 0), program.describe()
+            client.close()
+        os.unlink(dead)
+        assert os.listdir(short_tmp) == []
+
+
+def test_sockets_that_are_in_the_way(short_tmp):
+    path = os.path.join(short_tmp, "s")
+
+    # Left by a dead server: replaced.
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+    with Server("-U", path, "null:1M", socket=False):
+        assert connect(f"nbd+unix:///?socket={path}").get_size() == MIB
+
+        # Alive: refused, and it goes on.
+        result = run("penstock", "serve", "-U", path, "null:1M", status=1)
+        assert path in result.err
+        assert connect(f"nbd+unix:///?socket={path}").get_size() == MIB
+    assert os.listdir(short_tmp) == []
+
+    # A file, a folder: refused and left alone.
+    with open(path, "wb") as file:
+        file.write(b"precious")
+    assert path in run("penstock", "serve", "-U", path, "null:1M", status=1).err
+    with open(path, "rb") as file:
+        assert file.read() == b"precious"
+    os.unlink(path)
+    os.mkdir(path)
+    run("penstock", "serve", "-U", path, "null:1M", status=1)
+    os.rmdir(path)
+
+    # Nowhere to put it. /proc takes no files, not even root's.
+    for folder in ("/nonexistent", "/proc"):
+        result = run("penstock", "serve", "-U", folder + "/s", "null:1M", status=1)
+        assert folder + "/s" in result.err
+
+
+def test_a_socket_that_was_replaced_is_not_removed(short_tmp):
+    path = os.path.join(short_tmp, "s")
+    server = Server("-U", path, "null:1M", socket=False)
+    server.start()
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        server.stop()
+        assert os.path.exists(path)
+
+
+def test_pid_files_that_can_not_be_written(short_tmp):
+    path = os.path.join(short_tmp, "s")
+    for name in ("/nonexistent/pid", "/proc/pid", "/dev/full", short_tmp):
+        result = run("penstock", "serve", "-U", path, "--pid-file", name, "null:1M", status=1)
+        assert name in result.err
+        assert os.listdir(short_tmp) == [], name
+
+
+def test_a_pid_file_on_a_full_disk(short_tmp):
+    """A limit on file sizes fails a write as a full disk does."""
+    result = run("bash", "-c", 'ulimit -f 0; exec "$@"', "bash", PENSTOCK, "serve", "-U",
+                 short_tmp + "/s", "--pid-file", short_tmp + "/pid", "null:1M", status=1,
+                 stdout=None)
+    assert short_tmp + "/pid" in result.err or result.err == ""
+    assert os.listdir(short_tmp) == []
+
+
+def test_a_pid_file_is_replaced_whole(short_tmp):
+    path = os.path.join(short_tmp, "pid")
+    with open(path, "wb") as file:
+        file.write(b"999999999\n" * 100)
+    with Server("--pid-file", path, "null:1M") as server:
+        with open(path, encoding="ascii") as file:
+            assert file.read() == f"{server.pid}\n"
+    assert os.listdir(short_tmp) == []
+
+
+def test_disks_that_can_not_be_opened(short_tmp):
+    path = os.path.join(short_tmp, "s")
+    for name in ("/nonexistent/disk", "nbd+unix:///?socket=/nonexistent/s", "/dev/tty-none"):
+        result = run("penstock", "serve", "-U", path, name, status=1)
+        assert name in result.err and os.listdir(short_tmp) == []
+    with pytest.raises(Failed, match="did not start"):
+        Server("/nonexistent/disk").start()
+
+
+def test_a_failed_flush_is_the_exit_status(short_tmp):
+    disk = os.path.join(short_tmp, "disk")
+    with open(disk, "wb") as file:
+        file.truncate(MIB)
+    server = Server(f"fault:flush-error=EIO:{disk}")
+    server.start()
+    client = connect(server.uri())
+    client.pwrite(b"x" * 512, 0)
+    client.shutdown()
+    server.stop(1)
+
+
+def test_log_lines():
+    with Server("-v", "null:1M") as server:
+        client = connect(server.uri())
+        wait_until(lambda: "has come: send buffer 2 MiB wanted, " in server.err())
+        client.shutdown()
+        wait_until(lambda: "has gone: " in server.err())
+        assert "listening on " in server.err()
+    with Server("null:1M") as server:
+        connect(server.uri()).shutdown()
+        assert server.err() == "" or "wmem_max" in server.err()
