@@ -367,5 +367,8 @@ int tune_write_sysctl(FILE *f, const struct tune_item *items, size_t n)
             fprintf(f, "\n# %s\n%s\n", items[i].effect, items[i].sysctl);
         }
     }
-    return fflush(f) != 0 || ferror(f) ? -EIO : 0;
+    if (fflush(f) != 0) {
+        return -errno;
+    }
+    return ferror(f) ? -EIO : 0;
 }

@@ -33,7 +33,7 @@ struct tune_item {
  * for this host (tests have a folder of their own). */
 size_t tune_look(const char *root, struct tune_item *items);
 
-/* A sysctl.d drop-in with what is clipped. 0 or -EIO. */
+/* A sysctl.d drop-in with what is clipped. 0 or -errno. */
 int tune_write_sysctl(FILE *f, const struct tune_item *items, size_t n);
 
 const char *tune_state_name(enum tune_state state);
