@@ -33,7 +33,7 @@ int bench_nbd(const struct bench_nbd_options *o, const struct bench_watch *w, st
               struct error *err);
 
 struct bench_pipe_options {
-    uint64_t size;     /* bytes a measurement */
+    uint64_t size; /* bytes a measurement */
     unsigned rounds;
     const char *path;  /* the file that is written; NULL: one in /dev/shm */
     uint64_t max_pipe; /* largest pipe tried */

@@ -176,8 +176,11 @@ static void set_up_lanes(const struct bench_io_options *o, struct run *run, stru
 {
     for (unsigned i = 0; i < o->volumes_count * depth; i++) {
         unsigned drive = i % o->volumes_count, slot = i / o->volumes_count;
-        lanes[i] = (struct lane){.run = run, .volume = o->volumes[drive], .stride = depth,
-            .next = slot, .random = 0x9e3779b97f4a7c15u * (i + 1) + round};
+        lanes[i] = (struct lane){.run = run,
+                                 .volume = o->volumes[drive],
+                                 .stride = depth,
+                                 .next = slot,
+                                 .random = 0x9e3779b97f4a7c15u * (i + 1) + round};
     }
 }
 
@@ -214,15 +217,9 @@ static int measure(const struct bench_io_options *o, unsigned depth, unsigned ro
 /* ---- the sheet ---- */
 
 static const struct sheet_column columns[] = {
-    {"depth", "depth", -1},
-    {"IOPS", "iops", 0},
-    {"spread %", "spread_percent", 0},
-    {"MiB/s", "mib_s", 1},
-    {"p50 us", "p50_us", 1},
-    {"p90 us", "p90_us", 1},
-    {"p99 us", "p99_us", 1},
-    {"p99.9 us", "p999_us", 1},
-    {"max us", "max_us", 1},
+    {"depth", "depth", -1},  {"IOPS", "iops", 0},        {"spread %", "spread_percent", 0},
+    {"MiB/s", "mib_s", 1},   {"p50 us", "p50_us", 1},    {"p90 us", "p90_us", 1},
+    {"p99 us", "p99_us", 1}, {"p99.9 us", "p999_us", 1}, {"max us", "max_us", 1},
     {NULL, NULL, 0},
 };
 
@@ -235,7 +232,8 @@ static const struct sheet_column published_columns[] = {
 };
 
 static const char *const pattern_names[] = {"random reads", "random writes",
-    "random reads and writes", "sequential reads", "sequential writes"};
+                                            "random reads and writes", "sequential reads",
+                                            "sequential writes"};
 
 static int fill_measured(const struct bench_io_options *o, struct sheet *s,
                          const struct measured *m)
@@ -277,7 +275,8 @@ static int fill_published(const struct bench_io_options *o, struct sheet *s)
     if (!t) {
         return -ENOMEM;
     }
-    snprintf(t->title, sizeof(t->title), "published: 4 KiB random %s, six NFS drives of one VM (2017)",
+    snprintf(t->title, sizeof(t->title),
+             "published: 4 KiB random %s, six NFS drives of one VM (2017)",
              write ? "writes" : "reads");
     t->plot_columns[0] = 1;
     t->plot_columns[1] = 2;
@@ -286,7 +285,8 @@ static int fill_published(const struct bench_io_options *o, struct sheet *s)
         if (!row) {
             return -ENOMEM;
         }
-        double one = published_nfs[write ? 2 : 0].iops[i], many = published_nfs[write ? 3 : 1].iops[i];
+        double one = published_nfs[write ? 2 : 0].iops[i],
+               many = published_nfs[write ? 3 : 1].iops[i];
         sheet_text(row, 0, "%u", depths[i]);
         sheet_number(row, 1, one);
         sheet_number(row, 2, many);

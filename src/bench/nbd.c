@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -107,6 +108,11 @@ static void remove_place(const struct place *p)
 
 /* ---- servers ---- */
 
+static char *word(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}
+
 static bool listens(const char *path)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
@@ -119,11 +125,15 @@ static bool listens(const char *path)
     return ok;
 }
 
-static int wait_ready(const char *path, const char *name, struct error *err)
+static int wait_ready(const char *path, const struct process *server, const char *name,
+                      struct error *err)
 {
     for (unsigned i = 0; i < READY_TRIES; i++) {
         if (listens(path)) {
             return 0;
+        }
+        if (process_has_ended(server)) {
+            return error_set(err, ESRCH, "%s ended before it listened", name);
         }
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
@@ -137,36 +147,62 @@ static int write_nbd_server_config(const struct place *p, const char *disk, char
     if (!f) {
         return -errno;
     }
-    fprintf(f, "[generic]\n unixsock = %s\n allowlist = true\n[disk]\n exportname = %s\n", p->socket,
-            disk);
+    fprintf(f, "[generic]\n unixsock = %s\n allowlist = true\n[disk]\n exportname = %s\n",
+            p->socket, disk);
     return fclose(f) == 0 ? 0 : -errno;
 }
 
-static char *word(const char *text)
+/*
+ * In the foreground nbd-server serves one client only, so it becomes a daemon: a child of ours all
+ * the same, since we are told to take in orphans.
+ */
+static int start_nbd_server(const struct place *p, const char *disk, struct process *ret,
+                            struct error *err)
 {
-    return (char *)(uintptr_t)text;
+    char config[200], pid_file[200], text[32] = "";
+    uint64_t pid = 0;
+    int r = write_nbd_server_config(p, disk, config, sizeof(config));
+    if (r < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+        return error_set(err, r < 0 ? -r : errno, "nbd-server can't be set up");
+    }
+    snprintf(pid_file, sizeof(pid_file), "%s/pid", p->folder);
+    unlink(pid_file);
+    char *argv[] = {word("nbd-server"), word("-C"), config, word("-p"), pid_file, NULL};
+    r = process_run(argv, NULL, NULL, err);
+    for (unsigned i = 0; r == 0 && pid == 0 && i < READY_TRIES; i++) {
+        FILE *f = fopen(pid_file, "re");
+        if (f) {
+            size_t n = fread(text, 1, sizeof(text) - 1, f);
+            fclose(f);
+            text[n] = '\0';
+            text[strcspn(text, "\n")] = '\0';
+            number_parse(text, 1, INT32_MAX, &pid);
+        }
+        if (pid == 0) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        }
+    }
+    unlink(pid_file);
+    *ret = (struct process){.pid = (pid_t)pid, .name = "nbd-server", .out_fd = -1};
+    return r == 0 && pid == 0 ? error_set(err, ETIMEDOUT, "nbd-server does not start") : r;
 }
 
 static int start_other(const char *against, const struct place *p, const char *disk,
                        struct process *ret, struct error *err)
 {
-    char config[200];
     if (strcmp(against, "qemu-nbd") == 0) {
-        char *argv[] = {word("qemu-nbd"), word("--persistent"), word("--shared=16"), word("-f"),
-            word("raw"), word("-k"), word(p->socket), word(disk), NULL};
+        char *argv[] = {word("qemu-nbd"), word("--persistent"), word("--shared=16"),
+                        word("-f"),       word("raw"),          word("-k"),
+                        word(p->socket),  word(disk),           NULL};
         return process_start(argv, -1, -1, -1, ret, err);
     }
     if (strcmp(against, "nbdkit") == 0) {
         char *argv[] = {word("nbdkit"), word("--foreground"), word("-U"), word(p->socket),
-            word("file"), word(disk), NULL};
+                        word("file"),   word(disk),           NULL};
         return process_start(argv, -1, -1, -1, ret, err);
     }
     if (strcmp(against, "nbd-server") == 0) {
-        if (write_nbd_server_config(p, disk, config, sizeof(config)) < 0) {
-            return error_set(err, errno, "nbd-server's configuration can't be written");
-        }
-        char *argv[] = {word("nbd-server"), word("-d"), word("-C"), config, NULL};
-        return process_start(argv, -1, -1, -1, ret, err);
+        return start_nbd_server(p, disk, ret, err);
     }
     setenv("socket", p->socket, 1);
     setenv("disk", disk, 1);
@@ -183,14 +219,15 @@ static int start_server(const struct bench_nbd_options *o, const struct place *p
     if (o->against) {
         r = start_other(o->against, p, disk, ret, err);
     } else {
-        char *argv[] = {word(process_self), word("serve"), word("-f"), word("raw"), word("-U"),
-            word(p->socket), word("--socket-buffer"), word(buffer), word(disk), NULL};
+        char *argv[] = {
+            word(process_self), word("serve"),           word("-f"),   word("raw"), word("-U"),
+            word(p->socket),    word("--socket-buffer"), word(buffer), word(disk),  NULL};
         r = process_start(argv, -1, -1, -1, ret, err);
     }
     if (r < 0) {
         return r;
     }
-    r = wait_ready(p->socket, o->against ? o->against : "penstock serve", err);
+    r = wait_ready(p->socket, ret, o->against ? o->against : "penstock serve", err);
     if (r < 0) {
         process_stop(ret, NULL);
     }
@@ -212,11 +249,12 @@ static int run_client(const struct place *p, const char *uri, enum kind kind, co
                       struct measured *m, struct error *err)
 {
     char *read_argv[] = {word(process_self), word("copy"), word("--json"), word("--socket-buffer"),
-        word(buffer), word(uri), word("null:"), NULL};
-    char *write_argv[] = {word(process_self), word("copy"), word("--json"), word("-n"),
-        word("--socket-buffer"), word(buffer), word(p->disk), word(uri), NULL};
-    char *sum_argv[] = {word(process_self), word("sum"), word("--socket-buffer"), word(buffer),
-        word(uri), NULL};
+                         word(buffer),       word(uri),    word("null:"),  NULL};
+    char *write_argv[] = {
+        word(process_self), word("copy"),  word("--json"), word("-n"), word("--socket-buffer"),
+        word(buffer),       word(p->disk), word(uri),      NULL};
+    char *sum_argv[] = {word(process_self), word("sum"), word("--socket-buffer"),
+                        word(buffer),       word(uri),   NULL};
     char *const *argvs[KINDS] = {read_argv, write_argv, sum_argv};
     struct cost cost;
     char *output = NULL;
@@ -266,6 +304,7 @@ static const struct sheet_column columns[] = {
     {"ratio", "ratio", 2},
     {"published time", "published_seconds", 3},
     {"published ratio", "published_ratio", 2},
+    {"nbdcopy, published", "published_nbdcopy_ratio", 2},
     {NULL, NULL, 0},
 };
 
@@ -277,8 +316,8 @@ static int fill_table(const struct bench_nbd_options *o, struct sheet *s, enum k
         return -ENOMEM;
     }
     const struct published_nbd *p = &published_nbd[kinds[kind].published];
-    snprintf(t->title, sizeof(t->title), "%s%s%s", kinds[kind].title, o->against ? ", server: " : "",
-             o->against ? o->against : "");
+    snprintf(t->title, sizeof(t->title), "%s%s%s", kinds[kind].title,
+             o->against ? ", server: " : "", o->against ? o->against : "");
     snprintf(t->note, sizeof(t->note), "Published: %s (QEMU 2025, a VM on an M2 Max).", p->title);
     t->plot_columns[0] = 8;
     t->plot_columns[1] = 10;
@@ -301,6 +340,10 @@ static int fill_table(const struct bench_nbd_options *o, struct sheet *s, enum k
         sheet_number(row, 8, sample_median(&m[0].wall) / wall);
         sheet_number(row, 9, p->rows[i].time_s);
         sheet_number(row, 10, p->rows[0].time_s / p->rows[i].time_s);
+        if (kind == KIND_SUM) {
+            const struct published_nbd *nbdcopy = &published_nbd[PUBLISHED_NBDCOPY_SUM];
+            sheet_number(row, 11, nbdcopy->rows[0].time_s / nbdcopy->rows[i].time_s);
+        }
     }
     return 0;
 }

@@ -242,8 +242,9 @@ static int fill_table(struct sheet *s, enum way way, const uint64_t *sizes, unsi
     }
     snprintf(t->title, sizeof(t->title), "into a file by %s", way_names[way]);
     snprintf(t->note, sizeof(t->note),
-             m[0].refused ? "This file system refuses O_DIRECT."
-                          : "Published: virsh save to /dev/null on a machine with many cores (2022).");
+             m[0].refused
+                 ? "This file system refuses O_DIRECT."
+                 : "Published: virsh save to /dev/null on a machine with many cores (2022).");
     t->plot_columns[0] = 2;
     for (unsigned i = 0; i < n; i++) {
         base = sizes[i] == 64u << 10 ? sample_median(&m[i].rate) : base;
@@ -274,8 +275,8 @@ static int fill_table(struct sheet *s, enum way way, const uint64_t *sizes, unsi
 
 static unsigned choose_sizes(uint64_t max, uint64_t *sizes)
 {
-    static const uint64_t wanted[] = {4096, 16u << 10, 64u << 10, 128u << 10, 256u << 10,
-        512u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20};
+    static const uint64_t wanted[] = {4096,       16u << 10, 64u << 10, 128u << 10, 256u << 10,
+                                      512u << 10, 1u << 20,  2u << 20,  4u << 20,   16u << 20};
     unsigned n = 0;
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]) && n < SIZES_MAX; i++) {
         if (wanted[i] <= max) {

@@ -105,6 +105,13 @@ int process_wait(struct process *p, struct cost *cost, struct error *err)
                : 0;
 }
 
+bool process_has_ended(const struct process *p)
+{
+    siginfo_t info = {.si_pid = 0};
+    int r = waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+    return r != 0 || info.si_pid != 0;
+}
+
 int process_stop(struct process *p, struct cost *cost)
 {
     if (p->pid <= 0) {

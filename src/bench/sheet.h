@@ -28,7 +28,7 @@ struct sheet_row {
 
 struct sheet_table {
     char title[160];
-    char note[240]; /* below the table; empty: none */
+    char note[240];                     /* below the table; empty: none */
     const struct sheet_column *columns; /* name NULL ends; outlives the sheet */
     size_t label_column;                /* the plot's horizontal axis */
     size_t plot_columns[3];             /* what is plotted; 0 ends (0 is the label) */

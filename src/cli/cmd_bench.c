@@ -28,12 +28,8 @@ struct bench_cli {
 };
 
 static const struct option_word pattern_words[] = {
-    {"randread", IO_RANDREAD},
-    {"randwrite", IO_RANDWRITE},
-    {"randrw", IO_RANDRW},
-    {"read", IO_READ},
-    {"write", IO_WRITE},
-    {},
+    {"randread", IO_RANDREAD}, {"randwrite", IO_RANDWRITE}, {"randrw", IO_RANDRW},
+    {"read", IO_READ},         {"write", IO_WRITE},         {},
 };
 
 /* clang-format off */
@@ -155,7 +151,7 @@ static int open_volumes(struct io_job *job)
     eo.writable = c->write;
     for (unsigned i = 1; i < job->r->operands->count; i++) {
         int r = endpoint_open(job->r->operands->items[i], &eo,
-            &job->o.volumes[job->o.volumes_count], job->err);
+                              &job->o.volumes[job->o.volumes_count], job->err);
         if (r < 0) {
             return r;
         }
@@ -184,17 +180,17 @@ static int run_io(void *arg)
 }
 
 static int bench_io_main(const struct command_run *r, const struct bench_watch *w, struct sheet *s,
-    struct error *err)
+                         struct error *err)
 {
     const struct bench_cli *c = r->options;
     struct io_job job = {
         .r = r,
         .o = {.pattern = (enum bench_io_pattern)c->pattern,
-            .block_size = (uint32_t)c->block_size,
-            .run_ns = c->run_ns,
-            .rounds = (unsigned)c->rounds,
-            .read_percent = (unsigned)c->read_percent,
-            .beside_published = c->pattern <= IO_RANDWRITE && c->block_size == 4096},
+              .block_size = (uint32_t)c->block_size,
+              .run_ns = c->run_ns,
+              .rounds = (unsigned)c->rounds,
+              .read_percent = (unsigned)c->read_percent,
+              .beside_published = c->pattern <= IO_RANDWRITE && c->block_size == 4096},
         .watch = w,
         .sheet = s,
         .err = err,
@@ -206,7 +202,7 @@ static int bench_io_main(const struct command_run *r, const struct bench_watch *
 /* ---- all ---- */
 
 static int write_file(const char *path, int (*print)(const struct sheet *s, FILE *f),
-    const struct sheet *s, struct error *err)
+                      const struct sheet *s, struct error *err)
 {
     FILE *f = path ? fopen(path, "we") : NULL;
     if (!path) {
@@ -252,7 +248,7 @@ static int check_use(const struct command_run *r)
     }
     if (parse_depths(c->depths, depths) < 0) {
         return command_misused(r, "--depths: \"%.60s\" is no list of up to %d numbers", c->depths,
-            BENCH_IO_DEPTHS_MAX);
+                               BENCH_IO_DEPTHS_MAX);
     }
     bool writes = c->pattern == IO_RANDWRITE || c->pattern == IO_WRITE || c->pattern == IO_RANDRW;
     if (io && writes && !c->write) {
@@ -298,7 +294,7 @@ const struct command cmd_bench = {
     .name = "bench",
     .summary = "measure transports, servers and disks",
     .usage = (const char *const[]){"nbd [OPTION]...", "io [OPTION]... ENDPOINT...",
-        "pipe [OPTION]...", NULL},
+                                   "pipe [OPTION]...", NULL},
     .options = options,
     .options_size = sizeof(struct bench_cli),
     .operands = "nbd, io or pipe",
@@ -310,10 +306,10 @@ const struct command cmd_bench = {
         (const struct command_example[]){
             {"penstock bench nbd", "What the send buffer of a Unix socket brings here."},
             {"penstock bench nbd --against qemu-nbd --html page.html",
-                "The same with qemu-nbd as the server, and a page with plots."},
+             "The same with qemu-nbd as the server, and a page with plots."},
             {"penstock bench io --depths 1,32 nfs://server/export/a nfs://server/export/b",
-                "Random reads of two drives at once."},
+             "Random reads of two drives at once."},
             {"penstock bench pipe --path /var/lib/vm.state",
-                "What a larger pipe brings to saving a VM."},
+             "What a larger pipe brings to saving a VM."},
             {NULL, NULL}},
 };

@@ -10,6 +10,7 @@ extern const struct command cmd_copy;
 extern const struct command cmd_info;
 extern const struct command cmd_map;
 extern const struct command cmd_restore;
+extern const struct command cmd_bench;
 extern const struct command cmd_save;
 extern const struct command cmd_serve;
 extern const struct command cmd_tune;
@@ -25,6 +26,7 @@ const struct command *const cli_commands[] = {
     &cmd_info,
     &cmd_save,
     &cmd_restore,
+    &cmd_bench,
     &cmd_tune,
     &cmd_doc, /* hidden */
     NULL,

@@ -12,7 +12,6 @@ import subprocess
 
 import pytest
 from harness import PENSTOCK, random_bytes, requires, run, start, wait_until
-from harness.process import children_marked  # noqa: F401
 
 MIB = 1 << 20
 SIZES = [0, 1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 3 * MIB + 777]
