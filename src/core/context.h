@@ -31,10 +31,14 @@
 #define CONTEXT_TSAN 0
 #endif
 
+#ifndef CONTEXT_UCONTEXT /* may be asked for, to test it */
 #if defined(__x86_64__) || defined(__aarch64__)
 #define CONTEXT_UCONTEXT 0
 #else
 #define CONTEXT_UCONTEXT 1
+#endif
+#endif
+#if CONTEXT_UCONTEXT
 #include <ucontext.h>
 #endif
 

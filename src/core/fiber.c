@@ -152,7 +152,9 @@ static void make_ready(struct fiber *f, int wait_result)
 /* Frees f, or leaves that to the mail that is on its way to it. */
 static void fiber_release(struct fiber *f)
 {
-    if (!atomic_load_explicit(&f->mail_out, memory_order_acquire)) {
+    if (atomic_load_explicit(&f->mail_out, memory_order_acquire)) {
+        f->worker->late_mail++;
+    } else {
         stack_put(f);
     }
 }
@@ -260,6 +262,7 @@ static void fiber_deliver_wake(struct worker *w, struct mail *m)
      * it did before must be seen by the fiber. */
     atomic_exchange_explicit(&f->mail_out, false, memory_order_acq_rel);
     if (f->state == FIBER_ENDED) {
+        w->late_mail--;
         stack_put(f);
         return;
     }

@@ -177,13 +177,17 @@ static void ask_epoll(struct worker *w, bool block)
     }
 }
 
+static bool nothing_left(const struct worker *w)
+{
+    return w->stopping && w->fibers == 0 && w->late_mail == 0;
+}
+
 static void look(struct worker *w, bool may_block)
 {
     look_cheaply(w);
     if (!w->ready.head || w->runs >= RUNS_PER_POLL || w->yielded.head) {
-        bool over = w->stopping && w->fibers == 0; /* which a message may just have said */
-
-        ask_epoll(w, may_block && !over && !w->ready.head && !w->yielded.head);
+        /* a message may just have said that it is over */
+        ask_epoll(w, may_block && !nothing_left(w) && !w->ready.head && !w->yielded.head);
         look_cheaply(w);
     }
     fiber_unyield(w);
@@ -215,16 +219,12 @@ static void run_exit_hooks(void *arg)
 
 static bool loop_ended(struct worker *w)
 {
-    if (!w->stopping || w->fibers > 0) {
-        return false;
-    }
-    if (!loop_quiet(w)) {
+    if (!nothing_left(w) || !loop_quiet(w)) {
         return false;
     }
     if (w->exit_hooks) {
         if (fiber_spawn(run_exit_hooks, w, NULL) < 0) {
             run_exit_hooks(w); /* no memory for a stack: those that do not wait still work */
-            return false;
         }
         return false;
     }

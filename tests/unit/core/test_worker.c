@@ -161,6 +161,81 @@ static void indices_are_unique(void)
     worker_stop(NULL);
 }
 
+/* Workers that live for a moment, with posts on their way while they are told to stop. */
+static void short_lives(void)
+{
+    _Atomic unsigned n = 0;
+
+    for (unsigned i = 0; i < (CONTEXT_TSAN ? 30 : 200); i++) {
+        struct worker *w;
+
+        EQ(worker_start("short", &w), 0);
+        for (unsigned j = 0; j < i % 4; j++) {
+            EQ(worker_post(w, count, &n), 0);
+        }
+        worker_stop(w);
+    }
+    EQ(n, (CONTEXT_TSAN ? 7 * 6 + 0 + 1 : 50 * 6));
+}
+
+static int start_and_stop(void *arg)
+{
+    struct worker *w;
+
+    EQ(worker_start("inner", &w), 0);
+    EQ(worker_call(w, count, arg), 0);
+    worker_stop(w);
+    return 0;
+}
+
+static void stop_each(void *arg)
+{
+    start_and_stop(arg);
+}
+
+/* Fibers of one worker that each make a worker and end it, all at once. */
+static int stop_many(void *arg)
+{
+    struct fgroup group;
+
+    fgroup_init(&group);
+    for (unsigned i = 0; i < 20; i++) {
+        EQ(fgroup_spawn(&group, stop_each, arg), 0);
+    }
+    fgroup_wait(&group, false);
+    return 0;
+}
+
+static void stopped_from_fibers(void)
+{
+    _Atomic unsigned n = 0;
+
+    EQ(worker_main(stop_many, &n), 0);
+    EQ(n, 20);
+}
+
+static void too_many_workers(void)
+{
+    static struct worker *w[WORKERS_MAX];
+    unsigned n = 0;
+    int r = 0;
+
+    while (n < WORKERS_MAX && r == 0) {
+        r = worker_start("many", &w[n]);
+        n += r == 0;
+    }
+    if (r == 0) {
+        struct worker *one_more = NULL;
+
+        EQ(worker_start("more", &one_more), -EAGAIN);
+    } else {
+        OK(r == -EAGAIN || r == -EMFILE || r == -ENOMEM); /* the limits of this place are lower */
+    }
+    while (n > 0) {
+        worker_stop(w[--n]);
+    }
+}
+
 /* Pairs of fibers on different workers wake each other in turn. */
 struct pair {
     _Atomic unsigned turn;
@@ -231,6 +306,9 @@ int main(void)
     RUN(calls_between_workers);
     RUN(exit_hooks_run_last_first);
     RUN(indices_are_unique);
+    RUN(short_lives);
+    RUN(stopped_from_fibers);
+    RUN(too_many_workers);
     RUN(ping_pong_at_scale);
     return tap_done();
 }
