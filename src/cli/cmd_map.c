@@ -57,7 +57,7 @@ static int row_json(void *arg, const struct map_row *row)
 
 static int totals_text(struct volume *v, const struct map_totals *totals)
 {
-    struct table *t = table_new("rrl", NULL, NULL, NULL);
+    struct table *t = table_new("rrl", (const char *)NULL);
     for (uint32_t kind = 0; kind < MAP_KINDS; kind++) {
         uint64_t bytes = totals->bytes[kind];
         if (bytes > 0) {

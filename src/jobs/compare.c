@@ -188,8 +188,8 @@ static void compare_fiber(void *arg)
     /* One buffer for both: two that are waited for one after the other could wait for each other.
      */
     int r = bufpool_get(2 * (size_t)c->request_size, &both);
-    if (r < 0) {
-        note(c, 0, r, NULL);
+    if (r < 0 || !both) {
+        note(c, 0, r < 0 ? r : -ENOMEM, NULL);
         return;
     }
     buf[0] = both;

@@ -245,7 +245,7 @@ int endpoint_take_args(char *const *argv, int argc, char **ret, struct error *er
     if (words < 0) {
         return words;
     }
-    char *name = malloc(bytes);
+    char *name = malloc(bytes + 1);
     if (!name) {
         return error_set(err, ENOMEM, "no memory");
     }

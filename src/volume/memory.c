@@ -9,9 +9,9 @@
  * MADV_DONTNEED when a chunk is zeroed or discarded, after which it reads zeros and is a hole
  * again.
  *
- * A leaf entry is the chunk's address, with bit 0 set while it is in use. The writer sets that bit
- * after its bytes are in, and a punch clears it before it drops the pages; so whatever the order
- * of the two, no chunk with data is called a hole.
+ * A leaf entry is the chunk's address, or while it is in use its second byte's: bit 0 is a flag.
+ * The writer sets it after its bytes are in, and a punch clears it before it drops the pages; so
+ * whatever the order of the two, no chunk with data is called a hole.
  *
  * Limits: memory; address space (a punched chunk keeps its 64 KiB of it); an extents call looks at
  * no more than 2^20 chunks (64 GiB of data) and then answers with what it has.
@@ -32,10 +32,9 @@
 #define NODE_FAN (1u << NODE_SHIFT)
 #define SLAB_CHUNKS 1024u
 #define SCAN_MAX (1u << 20)
-#define IN_USE ((uintptr_t)1)
 
 struct node {
-    _Atomic(uintptr_t) entry[NODE_FAN]; /* struct node *, or in a leaf a chunk and IN_USE */
+    _Atomic(void *) entry[NODE_FAN]; /* struct node *, or in a leaf a chunk, tagged while in use */
 };
 
 struct slab {
@@ -63,12 +62,11 @@ static unsigned slot(uint64_t chunk, unsigned level)
 }
 
 /* The leaf's entry of chunk, or NULL when there is no leaf yet. */
-static _Atomic(uintptr_t) *find_entry(const struct memory *m, uint64_t chunk)
+static _Atomic(void *) *find_entry(const struct memory *m, uint64_t chunk)
 {
     struct node *node = m->root;
     for (unsigned level = m->levels - 1; level > 0; level--) {
-        node = (struct node *)atomic_load_explicit(&node->entry[slot(chunk, level)],
-                                                   memory_order_acquire);
+        node = atomic_load_explicit(&node->entry[slot(chunk, level)], memory_order_acquire);
         if (!node) {
             return NULL;
         }
@@ -76,15 +74,20 @@ static _Atomic(uintptr_t) *find_entry(const struct memory *m, uint64_t chunk)
     return &node->entry[slot(chunk, 0)];
 }
 
-static uint8_t *chunk_data(uintptr_t entry)
+static bool in_use(const void *entry)
 {
-    return (uint8_t *)(entry & ~IN_USE);
+    return ((uintptr_t)entry & 1) != 0;
 }
 
-static uintptr_t load_chunk(const struct memory *m, uint64_t chunk)
+static uint8_t *chunk_data(void *entry)
 {
-    _Atomic(uintptr_t) *e = find_entry(m, chunk);
-    return e ? atomic_load_explicit(e, memory_order_acquire) : 0;
+    return (uint8_t *)entry - in_use(entry);
+}
+
+static void *load_chunk(const struct memory *m, uint64_t chunk)
+{
+    _Atomic(void *) *e = find_entry(m, chunk);
+    return e ? atomic_load_explicit(e, memory_order_acquire) : NULL;
 }
 
 /* guard is held. */
@@ -109,36 +112,36 @@ static uint8_t *carve_chunk(struct memory *m)
 }
 
 /* guard is held: the path to chunk and chunk itself, made where they are missing. */
-static _Atomic(uintptr_t) *make_path(struct memory *m, uint64_t chunk)
+static _Atomic(void *) *make_path(struct memory *m, uint64_t chunk)
 {
     struct node *node = m->root;
     for (unsigned level = m->levels - 1; level > 0; level--) {
-        _Atomic(uintptr_t) *e = &node->entry[slot(chunk, level)];
-        struct node *next = (struct node *)atomic_load_explicit(e, memory_order_relaxed);
+        _Atomic(void *) *e = &node->entry[slot(chunk, level)];
+        struct node *next = atomic_load_explicit(e, memory_order_relaxed);
         if (!next) {
             next = calloc(1, sizeof(*next));
             if (!next) {
                 return NULL;
             }
-            atomic_store_explicit(e, (uintptr_t)next, memory_order_release);
+            atomic_store_explicit(e, next, memory_order_release);
         }
         node = next;
     }
-    _Atomic(uintptr_t) *leaf = &node->entry[slot(chunk, 0)];
-    if (atomic_load_explicit(leaf, memory_order_relaxed) == 0) {
+    _Atomic(void *) *leaf = &node->entry[slot(chunk, 0)];
+    if (!atomic_load_explicit(leaf, memory_order_relaxed)) {
         uint8_t *data = carve_chunk(m);
         if (!data) {
             return NULL;
         }
-        atomic_store_explicit(leaf, (uintptr_t)data, memory_order_release);
+        atomic_store_explicit(leaf, data, memory_order_release);
     }
     return leaf;
 }
 
-static _Atomic(uintptr_t) *entry_for_write(struct memory *m, uint64_t chunk)
+static _Atomic(void *) *entry_for_write(struct memory *m, uint64_t chunk)
 {
-    _Atomic(uintptr_t) *e = find_entry(m, chunk);
-    if (!e || atomic_load_explicit(e, memory_order_acquire) == 0) {
+    _Atomic(void *) *e = find_entry(m, chunk);
+    if (!e || !atomic_load_explicit(e, memory_order_acquire)) {
         pthread_mutex_lock(&m->guard);
         e = make_path(m, chunk);
         pthread_mutex_unlock(&m->guard);
@@ -158,8 +161,8 @@ static int memory_read(struct volume *v, void *buf, size_t len, uint64_t off, st
     uint8_t *to = buf;
     while (len > 0) {
         size_t n = in_chunk(off, len);
-        uintptr_t e = load_chunk(m, off >> CHUNK_SHIFT);
-        if (e & IN_USE) {
+        void *e = load_chunk(m, off >> CHUNK_SHIFT);
+        if (in_use(e)) {
             memcpy(to, chunk_data(e) + (off & (CHUNK - 1)), n);
         } else {
             memset(to, 0, n);
@@ -178,13 +181,13 @@ static int memory_write(struct volume *v, const void *buf, size_t len, uint64_t 
     const uint8_t *from = buf;
     while (len > 0) {
         size_t n = in_chunk(off, len);
-        _Atomic(uintptr_t) *e = entry_for_write(m, off >> CHUNK_SHIFT);
+        _Atomic(void *) *e = entry_for_write(m, off >> CHUNK_SHIFT);
         if (!e) {
             return error_set(err, ENOSPC, "no memory for the memory disk");
         }
         uint8_t *data = chunk_data(atomic_load_explicit(e, memory_order_relaxed));
         memcpy(data + (off & (CHUNK - 1)), from, n);
-        atomic_fetch_or_explicit(e, IN_USE, memory_order_release);
+        atomic_store_explicit(e, data + 1, memory_order_release);
         from += n;
         off += n;
         len -= n;
@@ -206,16 +209,16 @@ static uint64_t next_chunk(const struct memory *m, uint64_t chunk, uint64_t end)
     while (chunk < end) {
         struct node *node = m->root;
         unsigned level = m->levels - 1;
-        uintptr_t e;
+        void *e;
         for (;;) {
             e = atomic_load_explicit(&node->entry[slot(chunk, level)], memory_order_acquire);
-            if (e == 0 || level == 0) {
+            if (!e || level == 0) {
                 break;
             }
-            node = (struct node *)e;
+            node = e;
             level--;
         }
-        if (e != 0) {
+        if (e) {
             return chunk;
         }
         unsigned shift = level * NODE_SHIFT;
@@ -224,25 +227,26 @@ static uint64_t next_chunk(const struct memory *m, uint64_t chunk, uint64_t end)
     return end;
 }
 
-static void punch(_Atomic(uintptr_t) *e)
+/* data: of the chunk that e holds. */
+static void punch(_Atomic(void *) *e, uint8_t *data)
 {
-    uintptr_t old = atomic_fetch_and_explicit(e, ~IN_USE, memory_order_acq_rel);
-    if ((old & IN_USE) && madvise(chunk_data(old), CHUNK, MADV_DONTNEED) < 0) {
+    void *old = atomic_exchange_explicit(e, data, memory_order_acq_rel);
+    if (in_use(old) && madvise(data, CHUNK, MADV_DONTNEED) < 0) {
         /* Locked memory (mlockall) cannot be given back. */
-        memset(chunk_data(old), 0, CHUNK);
+        memset(data, 0, CHUNK);
     }
 }
 
 static void zero_chunk(struct memory *m, uint64_t chunk, uint64_t off, size_t len, bool unmap)
 {
-    _Atomic(uintptr_t) *e = find_entry(m, chunk);
-    uintptr_t now = e ? atomic_load_explicit(e, memory_order_acquire) : 0;
-    if (!(now & IN_USE)) {
+    _Atomic(void *) *e = find_entry(m, chunk);
+    void *now = e ? atomic_load_explicit(e, memory_order_acquire) : NULL;
+    if (!in_use(now)) {
         return;
     }
     bool to_the_end = off + len == m->volume.size;
     if (unmap && (off & (CHUNK - 1)) == 0 && (len == CHUNK || to_the_end)) {
-        punch(e);
+        punch(e, chunk_data(now));
     } else {
         memset(chunk_data(now) + (off & (CHUNK - 1)), 0, len);
     }
@@ -286,7 +290,7 @@ static int memory_extents(struct volume *v, uint64_t off, uint64_t len, struct e
     size_t n = 0;
     for (unsigned looked = 0; off < end && looked < SCAN_MAX; looked++) {
         uint64_t chunk = off >> CHUNK_SHIFT;
-        bool data = (load_chunk(m, chunk) & IN_USE) != 0;
+        bool data = in_use(load_chunk(m, chunk));
         uint64_t stop = chunk + 1;
         if (!data) {
             stop = next_chunk(m, stop, end_chunk);
@@ -309,16 +313,16 @@ static int memory_lend(struct volume *v, uint64_t off, uint64_t len, struct lent
 {
     struct memory *m = memory_of(v);
     uint64_t chunk = off >> CHUNK_SHIFT;
-    uintptr_t e = load_chunk(m, chunk);
+    void *e = load_chunk(m, chunk);
     size_t n = in_chunk(off, len);
-    if (!(e & IN_USE)) {
+    if (!in_use(e)) {
         *ret = (struct lent){.fd = -1, .data = volume_zeros(), .length = n};
         return 0;
     }
     const uint8_t *data = chunk_data(e) + (off & (CHUNK - 1));
     while (n < len) {
-        uintptr_t next = load_chunk(m, ++chunk);
-        if (!(next & IN_USE) || chunk_data(next) != data + n) {
+        void *next = load_chunk(m, ++chunk);
+        if (!in_use(next) || chunk_data(next) != data + n) {
             break;
         }
         n += in_chunk(chunk << CHUNK_SHIFT, len - n);
@@ -331,7 +335,7 @@ static void free_nodes(struct node *node, unsigned level)
 {
     if (level > 0) {
         for (unsigned i = 0; i < NODE_FAN; i++) {
-            struct node *below = (struct node *)atomic_load(&node->entry[i]);
+            struct node *below = atomic_load(&node->entry[i]);
             if (below) {
                 free_nodes(below, level - 1);
             }

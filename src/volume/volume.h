@@ -8,9 +8,9 @@
  * to limits.min, and fall back (zero -> write, discard -> nothing, cache -> nothing, extents ->
  * one data extent), so drivers see only what they said they can do.
  *
- * What a driver is handed is aligned to limits.min, except that it may end at the volume's size when
- * that is no multiple of it. A driver's zero may answer -ENOTSUP with nothing changed, its discard
- * and cache as well: the fallback is taken.
+ * What a driver is handed is aligned to limits.min, except that it may end at the volume's size
+ * when that is no multiple of it. A driver's zero may answer -ENOTSUP with nothing changed, and so
+ * may its discard and cache: the fallback is taken.
  *
  * All return 0 or -errno unless said otherwise, and fill err (which may be NULL) with endpoint and
  * offset. Out of range: -EINVAL for reads, -ENOSPC for writes. len 0 is fine and does nothing.
@@ -41,7 +41,7 @@ enum volume_cap {
     VOLUME_CAN_DISCARD = 1 << 5,
     VOLUME_CAN_CACHE = 1 << 6,
     VOLUME_CAN_EXTENTS = 1 << 7,
-    VOLUME_IS_COHERENT = 1 << 8,    /* lanes see each other's writes; flush covers all: MULTI_CONN */
+    VOLUME_IS_COHERENT = 1 << 8,    /* lanes see all writes, a flush covers all: MULTI_CONN */
     VOLUME_IS_ROTATIONAL = 1 << 9,
     VOLUME_TAKES_ANY_SIZE = 1 << 10,/* null: as a target it becomes as large as needed */
     VOLUME_READS_ZERO = 1 << 11,    /* freshly made: everything reads as zeros */

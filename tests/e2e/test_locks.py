@@ -35,7 +35,7 @@ class QemuIo:
 
 
 class Held:
-    """A penstock command that is in the middle of it until the block ends: FLAG in its arguments."""
+    """A penstock command that is in the middle of it until the block ends (FLAG exists)."""
 
     def __init__(self, tmp_path, disk, *command):
         self.disk = disk
