@@ -266,6 +266,40 @@ def test_signals(tmp_path, number):
     assert not out.exists()
 
 
+@pytest.mark.threaded
+def test_signal_while_nobody_answers(tmp_path):
+    """A peer that hangs, and a pipe that brings nothing, don't keep us."""
+    disk = image_random(tmp_path / "disk", 8 * MIB)
+    out = tmp_path / "out"
+    with QemuNbd("-r", "-f", "raw", disk) as server:
+        program = start(PENSTOCK, "copy", server.uri(), out, "--rate=64K")
+        wait_until(lambda: out.exists() and os.stat(out).st_blocks, what="the first write")
+        os.kill(server.pid, signal.SIGSTOP)
+        program.kill(signal.SIGINT)
+        assert program.wait() == 1
+        os.kill(server.pid, signal.SIGCONT)
+    assert not out.exists()
+    reader, writer = os.pipe()
+    with open(reader, "rb") as stdin, open(writer, "wb"):
+        program = start(PENSTOCK, "copy", "-", out, stdin=stdin)
+        wait_until(out.exists, what="the target")
+        program.kill(signal.SIGTERM)
+        assert program.wait() == 1
+    assert not out.exists()
+    # a reader that reads nothing
+    reader, writer = os.pipe()
+    with open(reader, "rb"), open(writer, "wb") as stdout:
+        progress, progress_writer = os.pipe()
+        program = start(PENSTOCK, "copy", "pattern:16M", "-", f"--progress={progress_writer}",
+                        stdout=stdout, pass_fds=[progress_writer])
+        os.close(progress_writer)
+        with open(progress, "rb") as lines:
+            assert lines.readline()  # it has begun
+            program.kill(signal.SIGTERM)
+            assert program.wait() == 1
+    assert b"interrupted" in program.err()
+
+
 def test_rate_and_progress(tmp_path):
     reader, writer = os.pipe()
     disk = small(tmp_path / "disk", 300000)
