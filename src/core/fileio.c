@@ -308,6 +308,11 @@ int fileio_write(int fd, const void *buf, size_t len, uint64_t offset, int flags
                                .flags = flags};
         int64_t n = run_request(&r);
 
+        if (n == -EOPNOTSUPP && flags == RWF_DSYNC) {
+            int e = fileio_write(fd, from.in + total, left, offset + total, 0);
+
+            return e < 0 ? e : fileio_fdatasync(fd);
+        }
         if (n < 0) {
             return (int)n;
         }

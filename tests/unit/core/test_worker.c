@@ -263,7 +263,7 @@ static void play(void *arg)
             fiber_park(false, DEADLINE_NONE);
         }
         while (!atomic_load(&pair->fiber[other_side])) {
-            fiber_yield();
+            fiber_sleep_ns(500000);
         }
         atomic_fetch_add(&pair->turn, 1);
         fiber_wake_from(atomic_load(&pair->fiber[other_side]));
@@ -271,7 +271,7 @@ static void play(void *arg)
     /* Neither may end while the other may still wake it. */
     atomic_fetch_add(&pair->finished, 1);
     while (atomic_load(&pair->finished) < 2) {
-        fiber_yield();
+        fiber_sleep_ns(500000);
     }
     atomic_fetch_add(&players_done, 1);
 }
