@@ -165,7 +165,7 @@ static int find_or_open(struct nbd_client *c, struct nbd_connection **ret, struc
     }
     if (c->lanes_open < c->lanes_max) {
         struct error failure = {0};
-        int r = nbd_client_open_lane(c, nbd_deadline(NBD_LANE_TIMEOUT_NS, DEADLINE_NONE), &failure);
+        int r = nbd_client_open_lane(c, nbd_deadline(c->lane_timeout_ns, DEADLINE_NONE), &failure);
         *ret = atomic_load(&c->lanes[self]);
         if (r == 0) {
             return 0;

@@ -13,9 +13,10 @@
 
 /* From connect() to the last reply of the handshake. */
 #define NBD_CONNECT_TIMEOUT_NS 30000000000ull
-/* The same for a second and later lane: servers that serve a limited number of clients leave the
- * next one hanging, and there is a lane to use instead. */
-#define NBD_LANE_TIMEOUT_NS 5000000000ull
+/* A second and later lane gets ten times what the first one took, and at least this: servers that
+ * serve a limited number of clients leave the next one hanging, and there is a lane to use. */
+#define NBD_LANE_TIMEOUT_LEAST_NS 2000000000ull
+#define NBD_LANE_TIMEOUT_FACTOR 10
 #define NBD_LANES_DEFAULT 16
 
 /* How a server is reached. Fixed once it is made. */
@@ -51,8 +52,9 @@ struct nbd_client {
      * here (release, acquire). */
     struct fmutex opening;
     _Atomic(struct nbd_connection *) lanes[WORKERS_MAX];
-    atomic_uint lanes_max; /* written under opening; 0: the first is not open yet */
-    unsigned lanes_open;   /* under opening */
+    atomic_uint lanes_max;    /* written under opening; 0: the first is not open yet */
+    unsigned lanes_open;      /* under opening */
+    uint64_t lane_timeout_ns; /* for further lanes */
 
     /* Writes in flight, so that a flush can wait for those before it; only with several lanes. Two
      * epochs: a flush moves new writes to the other one and waits until the old one is empty. */

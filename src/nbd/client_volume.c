@@ -281,11 +281,14 @@ static void set_limits(struct nbd_client *c)
 
 static int open_first(struct nbd_client *c, const struct endpoint_options *o, struct error *err)
 {
+    uint64_t start = worker_now_ns(worker_self());
     uint64_t deadline = nbd_deadline(NBD_CONNECT_TIMEOUT_NS, o->connect_deadline_ns);
     int r = nbd_client_open_lane(c, deadline, err);
     if (r < 0) {
         return r;
     }
+    uint64_t took = worker_now_ns(worker_self()) - start;
+    c->lane_timeout_ns = max_u64(NBD_LANE_TIMEOUT_LEAST_NS, took * NBD_LANE_TIMEOUT_FACTOR);
     if (o->writable && (c->facts.flags & NBD_FLAG_READ_ONLY)) {
         return error_set(err, EROFS, "the server exports it for reading only");
     }

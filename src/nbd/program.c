@@ -38,11 +38,12 @@
 #include <unistd.h>
 
 #define LISTEN_FD 3
-#define TERM_WAIT_NS 30000000000ull
 #define KILL_WAIT_NS 5000000000ull
 #define POLL_FIRST_NS 1000000ull
 #define POLL_MAX_NS 50000000ull
 #define PID_DIGITS 10
+
+uint64_t program_term_wait_ns = 30000000000ull;
 
 struct program {
     pid_t pid;
@@ -271,6 +272,7 @@ static int wait_for_exec(struct program *p, int report_fd, const char *path, str
     }
     waitpid(p->pid, &p->status, 0);
     p->reaped = true;
+    p->told = true;
     return error_set(err, n == sizeof code ? code : EIO, "starting %s", path);
 }
 
@@ -393,9 +395,8 @@ static void end_process(struct program *p)
     }
     p->told = true;
     kill(p->pid, SIGTERM);
-    if (!wait_for_end(p, TERM_WAIT_NS)) {
-        log_warning("%s did not end within %llu seconds of SIGTERM and is killed", p->title,
-                    (unsigned long long)(TERM_WAIT_NS / 1000000000));
+    if (!wait_for_end(p, program_term_wait_ns)) {
+        log_warning("%s does not end on SIGTERM and is killed", p->title);
         kill(p->pid, SIGKILL);
         wait_for_end(p, KILL_WAIT_NS);
     }

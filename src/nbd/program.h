@@ -23,6 +23,9 @@ int program_start(const char *name, struct program **ret, struct address *addres
  * status 1") before what it says already. */
 bool program_ended(struct program *p, uint64_t wait_ns, struct error *err);
 
+/* From SIGTERM to SIGKILL; a variable for tests. */
+extern uint64_t program_term_wait_ns;
+
 /* Asks it to end, waits, kills it when it does not listen; removes its socket and folder. From a
  * fiber. NULL is fine. */
 void program_stop(struct program *p);

@@ -4,6 +4,7 @@ of what the NBD protocol asks of a client. The number in a test's name is the ru
 project's checklist.
 """
 
+import json
 import struct
 
 import pytest
@@ -50,7 +51,7 @@ def write_to(tmp_path, peer, *args, data=CONTENT):
 def test_b1_offsets_up_to_8_eib(tmp_path):
     """Offsets beyond 2^62 arrive as they are: a sparse disk is copied by its block status."""
     size = (1 << 63) - 512
-    last = size - 65536
+    last = (1 << 63) - 65536
 
     def status(c, r):
         if r.offset < last:
@@ -65,8 +66,8 @@ def test_b1_offsets_up_to_8_eib(tmp_path):
     with server(size=size, extended=True, context=True,
                 on_request={nbd.STATUS: status, nbd.READ: read}) as peer:
         run("penstock", "copy", "-S", "0", peer.uri(), f"null:{size}")
-        reads = [r for r in peer.requests(nbd.READ) if r.offset > 0]  # 0: a look at the format
-        assert sum(r.length for r in reads) == 65536
+        reads = peer.requests(nbd.READ)
+        assert sum(r.length for r in reads) == size - last
         assert all(r.offset >= last for r in reads)
 
 
@@ -224,6 +225,46 @@ def test_c46_ack_without_the_export(tmp_path):
         return True
     with server(on_option={nbd.OPT_GO: go}) as peer:
         refused(tmp_path, peer, "without telling the export's size")
+
+
+def list_reply(name, tail=b"", length=None):
+    length = len(name) if length is None else length
+    return struct.pack(">I", length) + name + tail
+
+
+def test_c41_list_with_descriptions():
+    def answer(c, data):
+        c.reply(nbd.OPT_LIST, nbd.SERVER, list_reply(b"one"))
+        c.reply(nbd.OPT_LIST, nbd.SERVER, list_reply(b"two \x1b", b"the second \x07"))
+        c.reply(nbd.OPT_LIST, nbd.ACK)
+    with server(on_option={nbd.OPT_LIST: answer}) as peer:
+        exports = json.loads(run("penstock", "info", "--list", "--json", peer.uri()).out)["exports"]
+        assert [e["name"] for e in exports] == ["one", "two \x1b"]
+        assert exports[1]["description"] == "the second \x07"
+        text = run("penstock", "info", "--list", peer.uri()).out
+        assert "\x1b" not in text and "two \\x1b" in text
+        peer.ends()
+        assert peer.options()[-1] == nbd.OPT_ABORT
+
+
+@pytest.mark.parametrize("reply", [
+    b"abc", list_reply(b"four", length=5), list_reply(b"n" * 4097), list_reply(b"a\0b")],
+    ids=["short", "beyond", "long", "nul"])
+def test_c41_list_malformed(reply):
+    def answer(c, data):
+        c.reply(nbd.OPT_LIST, nbd.SERVER, reply)
+        c.reply(nbd.OPT_LIST, nbd.ACK)
+    with server(on_option={nbd.OPT_LIST: answer}) as peer:
+        err = run("penstock", "info", "--list", peer.uri(), status=1).err
+        assert "LIST" in err
+
+
+def test_c41_list_refused():
+    def answer(c, data):
+        c.reply(nbd.OPT_LIST, nbd.ERR_POLICY, b"secret")
+    with server(on_option={nbd.OPT_LIST: answer}) as peer:
+        err = run("penstock", "info", "--list", peer.uri(), status=1).err
+        assert "secret" in err and "policy" in err
 
 
 @pytest.mark.parametrize("kind, length", [(0, 11), (0, 13), (3, 13), (3, 15)])
@@ -569,6 +610,18 @@ def test_c156_lies_about_extents(tmp_path, lie):
     with server(context=True, on_request={nbd.STATUS: status}) as peer:
         refused(tmp_path, peer, words)
         assert "clean" not in peer.ends()
+
+
+def test_c155_the_map_is_what_the_server_says():
+    def status(c, r):
+        whole = [(0, 1000, 3), (1000, 5000, 0), (6000, 300000, 2), (306000, 1 << 20, 1)]
+        answer = [(start + length - max(r.offset, start), flags) for start, length, flags in whole
+                  if start + length > r.offset]
+        c.status(r, *answer[:1 if r.flags & nbd.REQ_ONE else 2])
+    with server(context=True, on_request={nbd.STATUS: status}) as peer:
+        extents = json.loads(run("penstock", "map", "--json", peer.uri()).out)["extents"]
+        assert [(e["offset"], e["length"], e["hole"] + 2 * e["zero"]) for e in extents] == [
+            (0, 1000, 3), (1000, 5000, 0), (6000, 300000, 2), (306000, SIZE - 306000, 1)]
 
 
 def test_c157_status_that_fails_is_an_error_or_data(tmp_path):
