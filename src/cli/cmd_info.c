@@ -22,7 +22,8 @@ struct info_cli {
 
 struct info_job {
     const struct info_cli *cli;
-    const char *name;
+    const char *name; /* for endpoint_open() */
+    char *title;      /* for people */
     struct error err;
 };
 
@@ -84,7 +85,7 @@ static int show_endpoint(struct info_job *job, const struct endpoint_options *o)
     if (!in) {
         return error_set(&job->err, ENOMEM, "no memory");
     }
-    in->endpoint = job->name;
+    in->endpoint = job->title;
     int r = endpoint_open(job->name, o, &in->volume, &job->err);
     if (r < 0) {
         free(in);
@@ -165,18 +166,33 @@ static int do_info(void *arg)
     return job->cli->list ? list_exports(job, &o) : show_endpoint(job, &o);
 }
 
+/* "[ PROGRAM ARG ]" comes with \x1f between its words. malloc'ed. */
+static char *title_of(const char *name)
+{
+    char *title = strdup(name);
+    for (char *c = title; c && *c; c++) {
+        *c = *c == '\x1f' ? ' ' : *c;
+    }
+    return title;
+}
+
 static int run(struct command_run *r)
 {
     struct info_job job = {.cli = r->options, .name = r->operands->items[0]};
     bool interrupted;
 
+    job.title = title_of(job.name);
+    if (!job.title) {
+        error_set(&job.err, ENOMEM, "no memory");
+        return command_failed(&job.err);
+    }
     int result = run_interruptible(do_info, &job, &interrupted);
     if (result < 0) {
         error_set(&job.err, -result, interrupted ? "interrupted" : "no answer");
-        error_endpoint(&job.err, job.name);
-        return command_failed(&job.err);
+        error_endpoint(&job.err, job.title);
     }
-    return command_flush(EXIT_DONE);
+    free(job.title);
+    return result < 0 ? command_failed(&job.err) : command_flush(EXIT_DONE);
 }
 
 const struct command cmd_info = {

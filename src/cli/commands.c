@@ -18,17 +18,8 @@ extern const struct command cmd_sum;
 extern const struct command cmd_doc;
 
 const struct command *const cli_commands[] = {
-    &cmd_serve,
-    &cmd_copy,
-    &cmd_sum,
-    &cmd_compare,
-    &cmd_map,
-    &cmd_info,
-    &cmd_save,
-    &cmd_restore,
-    &cmd_bench,
-    &cmd_tune,
-    &cmd_doc, /* hidden */
+    &cmd_serve, &cmd_copy,    &cmd_sum,   &cmd_compare, &cmd_map, &cmd_info,
+    &cmd_save,  &cmd_restore, &cmd_bench, &cmd_tune,    &cmd_doc, /* hidden */
     NULL,
 };
 

@@ -88,10 +88,7 @@ static int tell_ready(struct serve *s)
     char text[SERVE_LISTENERS_MAX * 256] = "";
     int r = 0;
 
-    if (s->cli->pid_file) {
-        r = pid_file_write(&s->pid_file, s->cli->pid_file, &s->err);
-    }
-    if (r == 0 && s->cli->ready_fd != UINT64_MAX) {
+    if (s->cli->ready_fd != UINT64_MAX) {
         size_t used = 0;
         for (unsigned i = 0; i < s->sockets.uri_count; i++) {
             const char *uri = s->sockets.uris[i];
@@ -117,6 +114,9 @@ static void start(void *arg)
     }
     if (s->result == 0 && !s->cli->stdio) {
         s->result = listen_on_all(s);
+    }
+    if (s->result == 0 && s->cli->pid_file) {
+        s->result = pid_file_write(&s->pid_file, s->cli->pid_file, &s->err);
     }
     if (s->result == 0 && s->cli->run) {
         s->result = serve_child_start(s, &s->err);

@@ -3,7 +3,7 @@
 import json
 import os
 
-from harness import Server, image_sparse, run
+from harness import Server, image_sparse, requires, run
 
 
 def info(*args):
@@ -69,6 +69,17 @@ def test_nbd(tmp_path):
         assert info(server.uri("b\u00e9 \033"))["size"] == 2 << 20
         missing = run("penstock", "info", server.uri("nobody"), status=1)
         assert "nobody" in missing.err or os.path.basename(server.socket) in missing.err
+
+
+def test_a_program():
+    requires("nbdkit")
+    command = ["[", "nbdkit", "memory", "3M", "]"]
+    answer = info(*command)
+    assert answer["size"] == 3 << 20 and answer["endpoint"] == " ".join(command)
+    failed = run("penstock", "info", "[", "nbdkit", "nonexistent-plugin", "]", status=1)
+    assert "\\x1f" not in failed.err and "[ nbdkit nonexistent-plugin ]" in failed.err
+    missing = run("penstock", "info", "[", "nonexistent-program", "]", status=1)
+    assert "nonexistent-program" in missing.err
 
 
 def test_no_list(tmp_path):

@@ -35,6 +35,7 @@ def test_a_disk_from_ready_to_the_last_write(tmp_path):
     assert disk.read_bytes()[512:512 + 4096] == b"x" * 4096
 
 
+@pytest.mark.threaded
 def test_exports(tmp_path):
     disk = image_random(tmp_path / "disk", MIB)
     with Server("--description", "one", disk, "--export", "b\u00fc", "pattern:2M", "--description",
@@ -85,6 +86,7 @@ def test_tcp_with_a_port_of_the_kernel(tmp_path):
         assert connect(uri).pread(MIB, 0) == random_chunk(0, MIB)
 
 
+@pytest.mark.threaded
 def test_unix_and_tcp_at_once():
     with Server("--tcp", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "-r", "pattern:1M") as server:
         uris = server.ready.decode().split()
@@ -98,6 +100,7 @@ def test_socket_mode():
             assert stat.S_IMODE(os.stat(server.socket).st_mode) == int(mode, 8)
 
 
+@pytest.mark.threaded
 def test_max_connections_refuses_the_next_one():
     with Server("--max-connections=2", "null:1M") as server:
         clients = [connect(server.uri()), connect(server.uri())]
@@ -133,6 +136,7 @@ def test_one_shot_ends_with_its_client():
     server.wait(0)
 
 
+@pytest.mark.threaded
 def test_clients_come_and_go():
     with Server("--workers=2", "null:1M") as server:
         for _ in range(20):
@@ -142,6 +146,7 @@ def test_clients_come_and_go():
         assert connect(server.uri()).get_size() == MIB
 
 
+@pytest.mark.threaded
 def test_options_of_transport_and_threads(tmp_path):
     disk = image_random(tmp_path / "disk", MIB)
     for options in (["--socket-buffer=default"], ["--socket-buffer=64K"], ["--workers=1"],

@@ -163,11 +163,12 @@ def test_pid_files_that_can_not_be_written(short_tmp):
 
 
 def test_a_pid_file_on_a_full_disk(short_tmp):
-    """A limit on file sizes fails a write as a full disk does."""
-    result = run("bash", "-c", 'ulimit -f 0; exec "$@"', "bash", PENSTOCK, "serve", "-U",
-                 short_tmp + "/s", "--pid-file", short_tmp + "/pid", "null:1M", status=1,
-                 stdout=None)
-    assert short_tmp + "/pid" in result.err or result.err == ""
+    """A limit on file sizes fails a write as a full disk does; of the log as well."""
+    # TSan's own files at its start would run into the limit and be its end.
+    ignore = "trap '' XFSZ; " if "TSAN_OPTIONS" in os.environ else ""
+    run("bash", "-c", ignore + 'ulimit -f 0; exec "$@"', "bash", PENSTOCK, "serve", "-U",
+        short_tmp + "/s", "--pid-file", short_tmp + "/pid", "--run", f"echo >{short_tmp}/ran",
+        "null:1M", status=1)
     assert os.listdir(short_tmp) == []
 
 
