@@ -15,7 +15,9 @@
 #include "volume/drivers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -83,10 +85,30 @@ static int path_exists(void *arg)
     return access(rule->path, F_OK) == 0;
 }
 
+/* PATH.held, so that another process can wait for the moment. */
+static int say_held(void *arg)
+{
+    const struct fault_rule *rule = arg;
+    char path[sizeof(rule->path) + 8];
+    snprintf(path, sizeof(path), "%s.held", rule->path);
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return -errno;
+    }
+    close(fd);
+    return 0;
+}
+
 static int hold(struct fault *f, const struct fault_rule *rule)
 {
     int r = 0;
     struct fault_rule copy = *rule;
+    if (copy.path[0] != '\0') {
+        r = offload(say_held, &copy);
+        if (r < 0) {
+            return r;
+        }
+    }
     fmutex_lock(&f->mutex);
     atomic_fetch_add(&f->held, 1);
     while (!f->released && r != -ECANCELED) {

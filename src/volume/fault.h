@@ -7,7 +7,8 @@
  * ... short-OP=ERRNO[@OFFSET[+LENGTH]]    read, write, zero: its first half is done, then it fails
  *   delay[-OP]=TIME[@OFFSET[+LENGTH]]   50ms, 2s, 100us
  *   hold[-OP][=PATH][@OFFSET[+LENGTH]]  does not answer until it is canceled, or fault_release() is
- *                                       called, or the file PATH exists
+ *                                       called, or the file PATH exists; PATH.held is made
+ *                                       when the first call is held
  *   flip-OP[@OFFSET[+LENGTH]]           read, write: the first byte that is in the range is changed
  *
  *   OP is read, write, flush, zero, discard, cache, extents, or any. OFFSET alone means that byte;

@@ -235,10 +235,12 @@ FIBER_TEST(held_until_a_file_exists)
     fgroup_init(&g);
     EQ(fgroup_spawn(&g, read_held, &a), 0);
     until_held(v, 1);
+    OK(access(in_folder("", "flag.held"), F_OK) == 0);
     make_file(flag, "", 0, 0);
     fgroup_wait(&g, false);
     EQ(a.result, 0);
     volume_close(v);
+    unlink(in_folder("", "flag.held"));
     unlink(flag);
 }
 
