@@ -2,6 +2,7 @@
  * penstock compare: whether two disks hold the same bytes (jobs/compare.h).
  */
 #include "cli/command.h"
+#include "cli/compare_leaves.h"
 #include "cli/endpoint_cli.h"
 #include "cli/run.h"
 #include "core/fiber.h"
@@ -17,7 +18,7 @@ struct compare_cli {
     struct endpoint_cli endpoint;
     uint64_t request_size, depth, workers;
     const char *progress;
-    bool strict, json;
+    bool strict, json, leaves;
 };
 
 static const struct option_word automatic[] = {{"auto", 0}, {}};
@@ -27,6 +28,9 @@ static const struct option_spec options[] = {
     {"strict", 's', OPT_FLAG(struct compare_cli, strict),
         .help = "Disks of different sizes differ, even if the longer one has only zeros there."},
     {"json", 0, OPT_FLAG(struct compare_cli, json), .help = "Answer in JSON."},
+    {"leaves", 0, OPT_FLAG(struct compare_cli, leaves),
+        .help = "Compare two files that penstock sum --leaves has written, and print which ranges "
+        "of the disks differ, in whole blocks, as OFFSET+LENGTH. No disk is read."},
     {"request-size", 'r', OPT_SIZE(struct compare_cli, request_size), "SIZE",
         "Bytes a request, made a power of two.",
         .fallback = "auto", .words = automatic,
@@ -143,6 +147,9 @@ static int run_compare(struct command_run *r)
     struct progress_options shown = {.label = "compare", .sample = sample, .arg = &c.progress};
     struct progress *progress = NULL;
     bool interrupted;
+    if (c.cli->leaves) {
+        return compare_leaves(c.names, c.cli->json, r->quiet);
+    }
     if (progress_choose(c.cli->progress, r->quiet, &shown) < 0) {
         return command_misused(r, "--progress takes the number of an open descriptor");
     }

@@ -28,6 +28,14 @@ static const struct option_spec sum_options[] = {
     {"sector", 0, OPT_FLAG(struct sum_cli, sector),
         .help = "Where the size is no multiple of 512, print the checksum of the disk padded with "
         "zeros to one: what blksum prints for such a file."},
+    {"leaves", 0, OPT_STRING(struct sum_cli, leaves), "FILE",
+        "Keep the digests of the blocks in FILE, which is replaced once all is known; for one "
+        "endpoint. See --changed, and penstock compare --leaves.",
+        .complete = COMPLETE_FILE},
+    {"changed", 0, OPT_LIST(struct sum_cli, changed), "RANGE",
+        "Only RANGE was changed since FILE of --leaves was written: hash that, and take the rest "
+        "from FILE. OFFSET+LENGTH, or @LIST: a file of lines OFFSET+LENGTH, @- for standard input. "
+        "May be given again."},
     {"workers", 'w', OPT_NUMBER(struct sum_cli, workers), "N",
         "Threads that read and hash.", .fallback = "auto", .fallback_help = "one a CPU",
         .words = (const struct option_word[]){{"auto", 0}, {}}, .min = 1, .max = 256},
@@ -93,7 +101,8 @@ static int print_sums(struct sum_job *job)
         char name[SUM_NAME_MAX];
 
         endpoint_display(operands->items[i], name, sizeof(name));
-        int r = sum_job_one(job, operands->items[i], &result, &err);
+        int r = job->cli->leaves ? sum_job_leaves(job, operands->items[i], &result, &err)
+                                 : sum_job_one(job, operands->items[i], &result, &err);
         if (r == 0 && job->cli->json) {
             print_json(job, name, &result);
         } else if (r == 0) {
@@ -139,6 +148,12 @@ static int check_use(struct command_run *r, const struct sum_cli *cli)
     }
     if (!cli->check && r->operands->count == 0) {
         return command_misused(r, "ENDPOINT is missing; - is standard input");
+    }
+    if (cli->changed.count > 0 && !cli->leaves) {
+        return command_misused(r, "--changed needs --leaves");
+    }
+    if (cli->leaves && (cli->check || r->operands->count != 1)) {
+        return command_misused(r, "--leaves is for one endpoint");
     }
     if (cli->json && cli->tag) {
         return command_misused(r, "--json and --tag exclude each other");
@@ -191,6 +206,8 @@ const struct command cmd_sum = {
             {"penstock sum disk.raw nbd://server/disk", "Two disks, two lines: are they equal?"},
             {"penstock sum --tag *.raw > SUMS && penstock sum --check SUMS",
              "Keep checksums and check them."},
+            {"penstock sum --leaves disk.leaves --changed 1G+64K disk.raw",
+             "Bring the checksum up to date after a change."},
             {"zstd -dc disk.zst | penstock sum -", "What comes out of a pipe."},
             {}},
     .exits = (const struct command_exit[]){{EXIT_FAILED,

@@ -10,17 +10,12 @@
  */
 #include "cli/sum_cli.h"
 
-#include "channel/stream.h"
 #include "core/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define LIST_MAX (64u << 20) /* half a million lines */
 
 struct tally {
     uint64_t lines, wrong, unread, senseless;
@@ -126,53 +121,6 @@ static int check_lines(struct sum_job *job, const char *text, size_t len, const 
     return r;
 }
 
-/* All of fd, malloc'ed. Parks, so that a list that comes through a pipe can be interrupted. */
-static ssize_t slurp(int fd, char **ret)
-{
-    struct stream stream;
-    int r = stream_open(&stream, fd);
-    if (r < 0) {
-        return r;
-    }
-    size_t room = 0, used = 0;
-    char *text = NULL;
-    ssize_t n = 0;
-    do {
-        used += (size_t)n;
-        if (used == room) {
-            room = room ? 2 * room : 65536;
-            char *more = used < LIST_MAX ? realloc(text, room) : NULL;
-            if (!more) {
-                n = used < LIST_MAX ? -ENOMEM : -EFBIG;
-                break;
-            }
-            text = more;
-        }
-        n = stream_read_some(&stream, text + used, room - used);
-    } while (n > 0);
-    stream_done(&stream);
-    if (n < 0) {
-        free(text);
-        return n;
-    }
-    *ret = text;
-    return (ssize_t)used;
-}
-
-static ssize_t read_list(const char *path, char **ret)
-{
-    if (strcmp(path, "-") == 0) {
-        return slurp(STDIN_FILENO, ret);
-    }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return -errno;
-    }
-    ssize_t n = slurp(fd, ret);
-    close(fd);
-    return n;
-}
-
 static int sum_up(const struct tally *tally, const char *path)
 {
     if (tally->lines == 0) {
@@ -193,7 +141,7 @@ int sum_check(struct sum_job *job)
     struct tally tally = {};
     char *text;
 
-    ssize_t len = read_list(path, &text);
+    ssize_t len = sum_read_list(path, &text);
     if (len < 0) {
         error_set(&err, (int)-len, "the list of checksums");
         error_endpoint(&err, path);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct sum_cli {
     const char *digest;
@@ -21,6 +22,8 @@ struct sum_cli {
     uint64_t workers;
     const char *check;
     const char *progress;
+    const char *leaves;
+    struct option_list changed;
     bool list_digests, tag, sector, json;
     struct endpoint_cli endpoint;
 };
@@ -32,8 +35,9 @@ struct sum_job {
     char digest[48];     /* as it was asked for */
     uint32_t block_size; /* bytes */
     struct progress_options progress;
-    _Atomic uint64_t done; /* bytes of the present endpoint; from any worker */
-    uint64_t total;        /* 0: not known */
+    _Atomic uint64_t done;           /* bytes of the present endpoint; from any worker */
+    uint64_t total;                  /* 0: not known */
+    const struct sum_leaves *leaves; /* of the present endpoint, or NULL */
     struct jsonout json;
     bool interrupted;
     struct sum_line line;
@@ -50,6 +54,14 @@ int sum_job_use(struct sum_job *job, const char *digest, uint32_t block_size, st
 int sum_job_one(struct sum_job *job, const char *endpoint, struct sum_result *ret,
                 struct error *err);
 void sum_job_json_error(struct sum_job *job, const char *name, const struct error *err);
+
+/* As sum_job_one(), with --leaves and --changed. */
+int sum_job_leaves(struct sum_job *job, const char *endpoint, struct sum_result *ret,
+                   struct error *err);
+
+/* All of a file (of at most 64 MiB), or of standard input for "-", malloc'ed into *ret. Parks.
+ * Bytes, or -errno. */
+ssize_t sum_read_list(const char *path, char **ret);
 
 /* --check. An exit code. */
 int sum_check(struct sum_job *job);

@@ -88,7 +88,8 @@ static int sum_opened(struct sum_job *job, struct volume *v, int fd, const char 
     if (r < 0) {
         return error_set(err, -r, "progress");
     }
-    r = v ? sum_volume(job->sum, v, ret, err) : sum_stream(job->sum, fd, endpoint, ret, err);
+    r = v ? sum_volume(job->sum, v, job->leaves, ret, err)
+          : sum_stream(job->sum, fd, endpoint, job->leaves, ret, err);
     progress_finish(progress, r == 0);
     return r;
 }

@@ -166,6 +166,8 @@ static int run_ring(struct sum_run *run, unsigned fibers,
 
     run->ring.advance = run->s->advance;
     run->ring.arg = run->s->arg;
+    run->ring.keep = run->leaves ? run->leaves->keep : NULL;
+    run->ring.old = run->leaves ? run->leaves->old : NULL;
     fgroup_init(&put.group);
     int r = fgroup_spawn(&put.group, put_fiber, &put);
     if (r == 0) {
@@ -206,9 +208,11 @@ static void run_done(struct sum_run *run)
     sum_ring_done(&run->ring);
 }
 
-int sum_volume(struct sum *s, struct volume *v, struct sum_result *ret, struct error *err)
+int sum_volume(struct sum *s, struct volume *v, const struct sum_leaves *leaves,
+               struct sum_result *ret, struct error *err)
 {
-    struct sum_run run = {.s = s, .v = v, .name = v->endpoint, .size = v->size};
+    struct sum_run run = {.s = s, .v = v, .leaves = leaves, .name = v->endpoint, .size = v->size};
+    bool changed = leaves && leaves->old;
     uint64_t pieces = v->size / s->piece + (v->size % s->piece != 0);
     unsigned fibers = (unsigned)max_u64(1, min_u64(pieces, FIBERS_A_WORKER));
 
@@ -216,7 +220,7 @@ int sum_volume(struct sum *s, struct volume *v, struct sum_result *ret, struct e
     if (r < 0) {
         return r;
     }
-    r = run_ring(&run, fibers, sum_put_volume, ret, err);
+    r = run_ring(&run, fibers, changed ? sum_put_changed : sum_put_volume, ret, err);
     run_done(&run);
     return r;
 }
@@ -247,11 +251,12 @@ static int sum_opened_stream(struct sum_run *run, struct sum_result *ret, struct
     return r;
 }
 
-int sum_stream(struct sum *s, int fd, const char *name, struct sum_result *ret, struct error *err)
+int sum_stream(struct sum *s, int fd, const char *name, const struct sum_leaves *leaves,
+               struct sum_result *ret, struct error *err)
 {
     struct stream stream;
     struct sizing sizing;
-    struct sum_run run = {.s = s, .stream = &stream, .name = name};
+    struct sum_run run = {.s = s, .stream = &stream, .leaves = leaves, .name = name};
 
     int r = stream_open(&stream, fd);
     if (r < 0) {

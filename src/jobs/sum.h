@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "digest/blkhash.h"
+#include "jobs/leaves.h"
 #include "volume/volume.h"
 
 #include <stdbool.h>
@@ -37,6 +38,20 @@ struct sum_result {
     bool odd; /* they differ */
 };
 
+struct sum_range {
+    uint64_t offset, length; /* bytes */
+};
+
+/* The block digests of a disk, beside its checksum. */
+struct sum_leaves {
+    struct leaves_writer *keep; /* gets them; NULL: nobody wants them */
+    /* NULL, or what is known from before: only what was changed since is read. Its digest and block
+     * size must be those of the sum. A disk may have another size by now. */
+    struct leaves *old;
+    const struct sum_range *changed; /* in any order; what lies beyond the disk's end is ignored */
+    size_t count;
+};
+
 /* 0, -ENOENT (no such digest), -EINVAL (block size), -ENOTSUP, -ENOMEM, with err. On a worker; the
  * further workers are started when there is work for them. */
 int sum_new(const struct sum_options *o, struct sum **ret, struct error *err);
@@ -48,8 +63,10 @@ const struct digest *sum_digest(const struct sum *s);
  * From a fiber of the worker that made s, one at a time. Canceled by fiber_cancel(): -ECANCELED
  * once the requests in flight have ended. *ret is written on success only.
  */
-int sum_volume(struct sum *s, struct volume *v, struct sum_result *ret, struct error *err);
-/* fd from where it stands to its end; name is for messages. */
-int sum_stream(struct sum *s, int fd, const char *name, struct sum_result *ret, struct error *err);
+int sum_volume(struct sum *s, struct volume *v, const struct sum_leaves *leaves_or_null,
+               struct sum_result *ret, struct error *err);
+/* fd from where it stands to its end; name is for messages. Of leaves only `keep` is used. */
+int sum_stream(struct sum *s, int fd, const char *name, const struct sum_leaves *leaves_or_null,
+               struct sum_result *ret, struct error *err);
 
 #endif

@@ -32,12 +32,12 @@ static int emit_data(struct sum_cut *c, uint64_t end)
     return 0;
 }
 
-static int emit_zeros(struct sum_cut *c, uint64_t end)
+static int emit_run(struct sum_cut *c, uint64_t end, enum sum_kind kind)
 {
     while (c->emitted < end) {
-        uint64_t most = (uint64_t)SUM_CUT_ZEROS_MAX * c->block;
+        uint64_t most = (uint64_t)SUM_CUT_RUN_MAX * c->block;
         struct sum_item item = {
-            .offset = c->emitted, .length = min_u64(most, end - c->emitted), .zeros = true};
+            .offset = c->emitted, .length = min_u64(most, end - c->emitted), .kind = kind};
         int r = c->emit(c->arg, &item);
         if (r < 0) {
             return r;
@@ -45,6 +45,20 @@ static int emit_zeros(struct sum_cut *c, uint64_t end)
         c->emitted += item.length;
     }
     return 0;
+}
+
+void sum_cut_begin(struct sum_cut *c, uint64_t offset)
+{
+    c->known = offset;
+    c->emitted = offset;
+    c->zero_since = offset;
+}
+
+int sum_cut_known(struct sum_cut *c, uint64_t end)
+{
+    int r = emit_run(c, end, SUM_KNOWN);
+    sum_cut_begin(c, c->emitted);
+    return r;
 }
 
 int sum_cut_extent(struct sum_cut *c, uint64_t length, bool zeros)
@@ -62,7 +76,7 @@ int sum_cut_extent(struct sum_cut *c, uint64_t length, bool zeros)
         return 0;
     }
     int r = emit_data(c, begin);
-    return r < 0 ? r : emit_zeros(c, end);
+    return r < 0 ? r : emit_run(c, end, SUM_ZEROS);
 }
 
 int sum_cut_end(struct sum_cut *c)

@@ -63,7 +63,7 @@ static int read_and_hash(struct sum_run *run, struct sum_slot *slot, void **buf,
 {
     struct sum *s = run->s;
     void *data = slot->data;
-    if (slot->item.zeros) {
+    if (slot->item.kind != SUM_DATA) {
         return 0;
     }
     if (!data) {

@@ -5,6 +5,7 @@
 #include "jobs/sum_list.h"
 
 #include "core/size.h"
+#include "jobs/sum.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -151,6 +152,51 @@ int sum_line_parse(const char *text, size_t len, struct sum_line *ret)
         return -EINVAL;
     }
     return take_name(t.at, t.left, escaped, ret);
+}
+
+/* The number at the front of t, which ends at one of `ends` or with t. */
+static int take_size(struct text *t, const char *ends, uint64_t *ret)
+{
+    char number[64];
+    size_t n = 0;
+    while (n < t->left && !strchr(ends, t->at[n])) {
+        n++; /* strchr() finds a NUL too */
+    }
+    if (n == 0 || n >= sizeof(number)) {
+        return -EINVAL;
+    }
+    memcpy(number, t->at, n);
+    number[n] = '\0';
+    t->at += n;
+    t->left -= n;
+    return size_parse(number, VOLUME_SIZE_MAX, ret) < 0 ? -EINVAL : 0;
+}
+
+static bool skip_blanks(struct text *t)
+{
+    size_t before = t->left;
+    while (t->left > 0 && (*t->at == ' ' || *t->at == '\t')) {
+        t->at++;
+        t->left--;
+    }
+    return t->left < before;
+}
+
+int sum_range_parse(const char *text, size_t len, struct sum_range *ret)
+{
+    struct text t = {text, len};
+    uint64_t offset, length;
+    skip_blanks(&t);
+    if (t.left == 0 || *t.at == '#' || *t.at == '\r') {
+        return 1;
+    }
+    if (take_size(&t, "+ \t\r", &offset) < 0 || !(skip(&t, "+") || skip_blanks(&t)) ||
+        take_size(&t, " \t\r", &length) < 0) {
+        return -EINVAL;
+    }
+    ret->offset = offset;
+    ret->length = length;
+    return 0;
 }
 
 char *sum_hex(const uint8_t *digest, size_t length, char *hex)

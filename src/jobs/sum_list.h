@@ -35,6 +35,11 @@ int sum_line_parse(const char *text, size_t len, struct sum_line *ret);
  * buf, which holds SUM_LINE_MAX bytes. Returns buf. */
 char *sum_line_format(const struct sum_line *l, char *buf);
 
+struct sum_range;
+/* "OFFSET+LENGTH", or both with blanks between them and anything after more blanks (a line of
+ * `map`); numbers as size_parse() takes them. 0; 1 for an empty line or a comment; -EINVAL. */
+int sum_range_parse(const char *text, size_t len, struct sum_range *ret);
+
 #define SUM_HEX_MAX (2 * BLKHASH_DIGEST_MAX + 1)
 /* Lower case into hex, which holds SUM_HEX_MAX bytes. Returns hex. */
 char *sum_hex(const uint8_t *digest, size_t length, char *hex);

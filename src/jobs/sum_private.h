@@ -30,8 +30,9 @@ struct sum {
 struct sum_run {
     struct sum *s;
     struct crew *crew;
-    struct volume *v;      /* NULL: a stream */
-    struct stream *stream; /* NULL: a volume */
+    struct volume *v;                /* NULL: a stream */
+    struct stream *stream;           /* NULL: a volume */
+    const struct sum_leaves *leaves; /* or NULL */
     const char *name;
     void *first; /* the stream's first piece, already read */
     size_t first_bytes;
@@ -44,6 +45,7 @@ void sum_hash_fiber(void *arg);
 /* Put the disk's, or the stream's, items into the ring. 0, or -errno (after sum_ring_stop(): any).
  */
 int sum_put_volume(struct sum_run *run, struct error *err);
+int sum_put_changed(struct sum_run *run, struct error *err); /* what leaves->old can't tell */
 int sum_put_stream(struct sum_run *run, struct error *err);
 
 #endif

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of known digests that are read at once. */
+#define KNOWN_BYTES (64u << 10)
 /* More than is ever in a semaphore: slots, and a unit for each taker and waiter at the end. */
 #define SEM_TOTAL (1u << 30)
 
@@ -44,6 +46,7 @@ int sum_ring_init(struct sum_ring *r, const struct digest *d, uint32_t block, ui
         r->slots[i].digest = r->digests + i * each;
     }
     r->digest = d;
+    r->block = block;
     r->count = slots;
     r->takers = takers;
     r->batch = slots >= 4 ? slots / 4 : 1;
@@ -61,6 +64,7 @@ void sum_ring_done(struct sum_ring *r)
     pthread_mutex_destroy(&r->lock);
     blkhash_outer_free(r->outer);
     blkhash_outer_free(r->padded);
+    free(r->known);
     free(r->digests);
     free(r->slots);
 }
@@ -118,13 +122,54 @@ static int feed_odd(struct sum_ring *r, const struct sum_slot *slot)
     return rc < 0 ? rc : blkhash_outer_digests(r->outer, last, 1);
 }
 
-static int feed(struct sum_ring *r, const struct sum_slot *slot)
+static int feed_data(struct sum_ring *r, const struct sum_slot *slot, struct error *err)
 {
-    if (slot->item.zeros) {
-        return blkhash_outer_zeros(r->outer, slot->digests);
-    }
     int rc = blkhash_outer_digests(r->outer, slot->digest, slot->digests - (slot->odd ? 1 : 0));
-    return rc < 0 || !slot->odd ? rc : feed_odd(r, slot);
+    if (rc == 0 && slot->odd) {
+        rc = feed_odd(r, slot);
+    }
+    return rc < 0 || !r->keep ? rc : leaves_append(r->keep, slot->digest, slot->digests, err);
+}
+
+static int feed_zeros(struct sum_ring *r, const struct sum_slot *slot, struct error *err)
+{
+    int rc = blkhash_outer_zeros(r->outer, slot->digests);
+    if (rc < 0 || !r->keep) {
+        return rc;
+    }
+    return leaves_append_repeat(r->keep, blkhash_zero_digest(r->outer), slot->digests, err);
+}
+
+static int feed_known(struct sum_ring *r, const struct sum_slot *slot, struct error *err)
+{
+    uint64_t at = slot->item.offset / r->block, end = at + slot->digests;
+    uint64_t most = KNOWN_BYTES / digest_length(r->digest);
+    int rc = r->known || (r->known = malloc(KNOWN_BYTES)) ? 0 : -ENOMEM;
+    while (rc == 0 && at < end) {
+        uint64_t n = most < end - at ? most : end - at;
+        rc = leaves_read(r->old, at, n, r->known, err);
+        if (rc == 0) {
+            rc = blkhash_outer_digests(r->outer, r->known, (size_t)n);
+        }
+        if (rc == 0 && r->keep) {
+            rc = leaves_append(r->keep, r->known, n, err);
+        }
+        at += n;
+    }
+    return rc;
+}
+
+static int feed(struct sum_ring *r, const struct sum_slot *slot, struct error *err)
+{
+    switch (slot->item.kind) {
+    case SUM_ZEROS:
+        return feed_zeros(r, slot, err);
+    case SUM_KNOWN:
+        return feed_known(r, slot, err);
+    case SUM_DATA:
+        break;
+    }
+    return feed_data(r, slot, err);
 }
 
 /* Called with the lock held and `feeding` ours. Feeds the oldest item without the lock, and gives
@@ -136,18 +181,20 @@ static void feed_oldest(struct sum_ring *r, struct sum_slot *slot, unsigned *fre
         fsem_give(&r->space, *freed);
         *freed = 0;
     }
-    int rc = feed(r, slot);
+    struct error err = {};
+    int rc = feed(r, slot, &err);
     if (rc == 0 && r->advance) {
         r->advance(r->arg, slot->item.length);
     }
     pthread_mutex_lock(&r->lock);
     slot->done = false;
     r->fed++;
-    r->zeros += slot->item.zeros ? slot->item.length : 0;
+    r->zeros += slot->item.kind == SUM_ZEROS ? slot->item.length : 0;
     ++*freed;
     if (rc < 0 && r->failed == 0) {
         r->failed = rc;
-        error_set(&r->error, -rc, "the digest failed");
+        error_set(&err, -rc, "the digest failed");
+        r->error = err;
     }
 }
 

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/fsync.h"
 #include "digest/blkhash.h"
+#include "jobs/leaves.h"
 #include "jobs/sum_cut.h"
 
 #include <pthread.h>
@@ -38,6 +39,10 @@ struct sum_ring {
     struct blkhash_outer *padded; /* the outer hash of a last block padded to 512 bytes, or NULL */
     void (*advance)(void *arg, uint64_t bytes);
     void *arg;
+    uint32_t block;
+    struct leaves *old;         /* where items of SUM_KNOWN have their digests; not owned */
+    struct leaves_writer *keep; /* gets all digests, or NULL; not owned */
+    uint8_t *known;             /* room for some kilobytes of old digests, once there are any */
 
     uint64_t put;            /* items put in; its one fiber's */
     unsigned credit;         /* free slots that this fiber has taken from space, and not used */

@@ -264,3 +264,56 @@ def signals_taken(pid):
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         mask = next(line for line in file if line.startswith("SigBlk"))
     return int(mask.split()[1], 16) & (1 << (signal.SIGINT - 1))
+
+
+@pytest.mark.threaded
+def test_leaves(images, tmp_path):
+    disk = tmp_path / "disk"
+    disk.write_bytes((images / "random-10m").read_bytes())
+    old, new = tmp_path / "old.leaves", tmp_path / "new.leaves"
+    line = run("penstock", "sum", "--leaves", old, "disk", cwd=tmp_path).out
+    assert line == f"{want('random-10m')}  disk\n"
+    assert os.path.getsize(old) == 4096 + 160 * 32
+    new.write_bytes(old.read_bytes())
+
+    with open(disk, "r+b") as file:
+        file.seek(5000000)
+        file.write(b"change")
+        file.seek(0, os.SEEK_END)
+        file.write(b"more")
+    changed = run("penstock", "sum", "--leaves", new, "--changed", "5000000+6", disk).out
+    assert changed == run("penstock", "sum", disk).out
+
+    ranges = run("penstock", "compare", "--leaves", old, new, status=3).out
+    assert ranges == "4980736+65536\n10485760+4\n"
+    rows = json.loads(run("penstock", "compare", "--leaves", "--json", old, new, status=3).out)
+    assert rows == {"ranges": [{"offset": 4980736, "length": 65536},
+                               {"offset": 10485760, "length": 4}],
+                    "result": "different", "bytes": 65540}
+    assert run("penstock", "compare", "--leaves", old, old).out == "The disks are the same\n"
+
+    # What compare prints is what --changed takes.
+    assert run("penstock", "sum", "--leaves", old, "--changed", "@-", disk,
+               stdin=ranges.encode()).out == changed
+    assert old.read_bytes() == new.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["disk", "new.leaves", "old.leaves"]
+
+
+def test_leaves_that_are_none(images, tmp_path):
+    disk = images / "random-10m"
+    leaves = tmp_path / "leaves"
+    missing = run("penstock", "sum", "--leaves", leaves, "--changed", "0+0", disk, status=1)
+    assert "leaves: open: No such file" in missing.err and missing.out == ""
+    leaves.write_bytes(b"words")
+    result = run("penstock", "sum", "--leaves", leaves, "--changed", "0+0", disk, status=1)
+    assert "no file of leaves" in result.err
+    run("penstock", "sum", "--leaves", leaves, disk)
+    for arguments in (["-d", "sha512"], ["--block-size", "4k"], ["--changed", "1-2"]):
+        run("penstock", "sum", "--leaves", leaves, "--changed", "0+0", *arguments, disk, status=1)
+    run("penstock", "sum", "--leaves", leaves, "--changed", "0+0", "-d", "SHA256", disk)
+    # A disk that can't be read to its end leaves the file as it was.
+    before = leaves.read_bytes()
+    run("penstock", "sum", "--leaves", leaves, f"fault:read-error=EIO@1M:{disk}", status=1)
+    assert leaves.read_bytes() == before and os.listdir(tmp_path) == ["leaves"]
+    run("penstock", "sum", "--leaves", leaves, disk, disk, status=2)
+    run("penstock", "sum", "--changed", "0+0", disk, status=2)

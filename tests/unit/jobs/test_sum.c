@@ -120,7 +120,7 @@ static void one_volume(const struct setup *c)
     for (int again = 0; again < 2; again++) { /* one context, several disks */
         struct error err = {};
         advanced = 0;
-        if (!EQ(sum_volume(s, v, &result, &err), 0)) {
+        if (!EQ(sum_volume(s, v, NULL, &result, &err), 0)) {
             printf("# %s\n", err.text);
             break;
         }
@@ -171,7 +171,7 @@ static int holes_fiber(void *arg)
     endpoint_options_init(&eo);
     EQ(endpoint_open("fault:read-error=EIO:null:2T", &eo, &v, NULL), 0);
     EQ(sum_new(&o, &s, NULL), 0);
-    EQ(sum_volume(s, v, &result, NULL), 0);
+    EQ(sum_volume(s, v, NULL, &result, NULL), 0);
     EQ(result.size, 2ull << 40);
     EQ(result.zeros, 2ull << 40);
     sum_free(s);
@@ -192,7 +192,7 @@ static void expect_error(const char *volume, unsigned workers, int code, uint64_
     struct sum *s;
     struct volume *v = open_image(volume, IMAGE_MAX);
     if (v && EQ(sum_new(&o, &s, NULL), 0)) {
-        EQ(sum_volume(s, v, &result, &err), -code);
+        EQ(sum_volume(s, v, NULL, &result, &err), -code);
         EQ(err.code, code);
         OK(err.endpoint[0] != '\0');
         OK(err.has_offset);
@@ -230,7 +230,7 @@ static void canceled_sum(void *arg)
 {
     struct canceling *c = arg;
     struct sum_result result;
-    c->result = sum_volume(c->s, c->v, &result, NULL);
+    c->result = sum_volume(c->s, c->v, NULL, &result, NULL);
     c->ended = true;
 }
 
@@ -294,7 +294,7 @@ static void one_stream(size_t size, size_t chunk, unsigned workers)
     }
     struct feed feed = {fds[1], size, chunk};
     EQ(pthread_create(&feeder, NULL, feed_pipe, &feed), 0);
-    if (EQ(sum_stream(s, fds[0], "pipe", &result, NULL), 0)) {
+    if (EQ(sum_stream(s, fds[0], "pipe", NULL, &result, NULL), 0)) {
         check_result(&result, "sha256", 65536, size);
         EQ(result.zeros, 0);
     }
@@ -325,7 +325,7 @@ static int wrong_stream_fiber(void *arg)
     struct error err = {};
     struct sum *s;
     EQ(sum_new(&o, &s, NULL), 0);
-    EQ(sum_stream(s, 12345, "fd:12345", &result, &err), -EBADF);
+    EQ(sum_stream(s, 12345, "fd:12345", NULL, &result, &err), -EBADF);
     STREQ(err.endpoint, "fd:12345");
     sum_free(s);
     return 0;

@@ -29,17 +29,17 @@ static int see(void *arg, const struct sum_item *item)
     OK(item->length > 0);
     EQ(item->offset % BLOCK, 0);
     s->end = item->offset + item->length;
-    if (item->zeros) {
+    if (item->kind != SUM_DATA) {
         EQ(item->length % BLOCK, 0);
-        OK(item->length / BLOCK <= SUM_CUT_ZEROS_MAX);
+        OK(item->length / BLOCK <= SUM_CUT_RUN_MAX);
     } else {
         OK(item->offset / PIECE == (s->end - 1) / PIECE);
     }
     for (uint64_t at = item->offset; at < s->end && at < MAP_MAX; at += BLOCK) {
-        s->zero_block[at / BLOCK] = item->zeros;
+        s->zero_block[at / BLOCK] = item->kind == SUM_ZEROS;
     }
-    snprintf(s->text + used, sizeof(s->text) - used, "%c%llu+%llu ", item->zeros ? 'z' : 'd',
-             (unsigned long long)item->offset, (unsigned long long)item->length);
+    snprintf(s->text + used, sizeof(s->text) - used, "%c%llu+%llu ", "dzk"[item->kind],
+             (unsigned long long)item -> offset, (unsigned long long)item -> length);
     return 0;
 }
 
@@ -84,8 +84,8 @@ static void known_cuts(void)
     /* extents that say more than there is */
     check(1000, (struct step[]){{UINT64_MAX, true}, {}}, "z0+512 d512+488 ");
     /* a run of zeros longer than an item */
-    check((SUM_CUT_ZEROS_MAX + 2ull) * BLOCK,
-          (struct step[]){{(SUM_CUT_ZEROS_MAX + 2ull) * BLOCK, true}, {}},
+    check((SUM_CUT_RUN_MAX + 2ull) * BLOCK,
+          (struct step[]){{(SUM_CUT_RUN_MAX + 2ull) * BLOCK, true}, {}},
           "z0+33554432 z33554432+1024 ");
 }
 
