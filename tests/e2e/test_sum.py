@@ -105,8 +105,8 @@ def test_programs_and_their_names(images):
     assert result.out == f"{want('mix-tail')}  [ nbdkit file {disk} ]\n"
 
 
-OVER_NBD = ["mix", "mix-tail", "random-131071", "sparse-4k", "random-65537", "random-10m", "empty", "last-byte",
-            "hole-100g"]
+OVER_NBD = ["mix", "mix-tail", "random-131071", "sparse-4k", "random-65537", "random-10m",
+            "empty", "last-byte", "hole-100g"]
 
 
 @pytest.mark.threaded
