@@ -323,7 +323,7 @@ int copy_run(const struct copy_options *o, struct copy_progress *progress, struc
         }
         error_set(err, c->error.code ? c->error.code : -r, "%s",
                   c->error.code ? c->error.text : "the copy failed");
-        error_endpoint(err, c->error.endpoint[0] ? c->error.endpoint : o->target);
+        copy_name_end(c->error.endpoint[0] ? c->error.endpoint : o->target, err);
         if (c->error.has_offset) {
             error_at(err, c->error.offset);
         }

@@ -90,6 +90,9 @@ void copy_count(struct copy *c, uint64_t bytes, bool zero);
 /* copy_move.c: takes pieces until there are none. */
 void copy_move(struct copy *c);
 
+/* Names the end in err, as people know it. */
+void copy_name_end(const char *name, struct error *err);
+
 /* copy.c: the first failure is the result; everybody is told. err may be NULL. */
 void copy_fail(struct copy *c, int r, const struct error *err);
 

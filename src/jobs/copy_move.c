@@ -38,7 +38,7 @@ static int stream_failed(const struct copy_end *end, int r, uint64_t offset, con
         error_set(err, EPIPE, "the reader of the stream has gone");
     }
     error_set(err, -r, "%s the stream", what);
-    error_endpoint(err, end->name);
+    copy_name_end(end->name, err);
     error_at(err, offset);
     return r;
 }

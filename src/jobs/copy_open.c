@@ -75,12 +75,18 @@ static bool onto_itself(const struct ends_stat *e)
     return same_file(e) || (strcmp(o->source, o->target) == 0 && strstr(o->source, "://"));
 }
 
+void copy_name_end(const char *name, struct error *err)
+{
+    char shown[ERROR_ENDPOINT_MAX];
+    error_endpoint(err, endpoint_display(name, shown, sizeof(shown)));
+}
+
 static int open_stream(struct copy *c, struct copy_end *end, int fd, struct error *err)
 {
     int r = stream_open(&end->stream, fd);
     if (r < 0) {
         error_set(err, -r, "descriptor %d can't be used", fd);
-        error_endpoint(err, end->name);
+        copy_name_end(end->name, err);
         return r;
     }
     if (end->stream.kind == STREAM_PIPE) {
@@ -164,7 +170,7 @@ static int refuse_size(struct copy *c, int code, const char *why, struct error *
 {
     error_set(err, code, "it has %" PRIu64 " bytes, the source has %" PRIu64 ": %s",
               c->target.volume->size, c->size, why);
-    error_endpoint(err, c->target.name);
+    copy_name_end(c->target.name, err);
     return -code;
 }
 
@@ -208,7 +214,7 @@ static int prepare_target(struct copy *c, struct error *err)
     int r = 0;
     if (!volume_can(t, VOLUME_CAN_WRITE)) {
         r = error_set(err, EROFS, "it can't be written to");
-        error_endpoint(err, c->target.name);
+        copy_name_end(c->target.name, err);
     } else if (ours || volume_can(t, VOLUME_TAKES_ANY_SIZE)) {
         r = make_size(c, c->created || volume_can(t, VOLUME_NO_DATA), err);
         zeros = true;
@@ -226,7 +232,7 @@ int copy_open(struct copy *c, struct error *err)
     int r = offload(stat_ends, &e);
     if (r == 0 && onto_itself(&e)) {
         error_set(err, EINVAL, "source and target are the same");
-        error_endpoint(err, c->target.name);
+        copy_name_end(c->target.name, err);
         r = -EINVAL;
     }
     if (r == 0) {
@@ -255,7 +261,7 @@ int copy_grow(struct copy *c, uint64_t size, struct error *err)
     }
     if (!c->grow) {
         error_set(err, ENOSPC, "the stream is longer than the target (%" PRIu64 " bytes)", t->size);
-        error_endpoint(err, c->target.name);
+        copy_name_end(c->target.name, err);
         error_at(err, t->size);
         return -ENOSPC;
     }

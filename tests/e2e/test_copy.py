@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from harness import (PENSTOCK, Nbdkit, QemuNbd, compare_files, image_odd, image_random,
-                     image_sparse, random_bytes, run, start, wait_until)
+                     image_sparse, random_bytes, requires, run, start, wait_until)
 
 MIB = 1 << 20
 
@@ -80,6 +80,35 @@ def test_a_program_as_source(tmp_path):
     disk = small(tmp_path / "disk", 100000)
     copy("[", "nbdkit", "file", disk, "]", tmp_path / "out")
     compare_files(disk, tmp_path / "out")
+
+
+@contextlib.contextmanager
+def loop_device(image):
+    """A block device of an image; skips the test where there is none to be had."""
+    got = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, check=False)
+    if got.returncode != 0:
+        pytest.skip("skipped: no loop device")
+    device = got.stdout.decode().strip()
+    try:
+        yield device
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_block_device(tmp_path):
+    requires("losetup")
+    image = tmp_path / "image"
+    image.write_bytes(b"\xff" * (4 * MIB))
+    disk = image_sparse(tmp_path / "disk", 4 * MIB)
+    with loop_device(image) as device:
+        copy(disk, device)
+        copy(device, tmp_path / "out")
+        compare_files(disk, tmp_path / "out")
+        copy(disk, device, "--cache=none")
+        assert "size-mismatch" in copy("pattern:1M", device, status=1).err
+        assert "too small" in copy("pattern:5M", device, status=1).err
+        assert "the same" in copy(device, device, status=1).err
+    compare_files(disk, image)
 
 
 def test_two_tib_with_one_byte(tmp_path):
