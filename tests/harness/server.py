@@ -1,5 +1,6 @@
 """`penstock serve`, from ready to a clean end."""
 
+import contextlib
 import os
 import select
 import shutil
@@ -102,6 +103,16 @@ class Server:
         """Its resident memory now."""
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
+
+    def descriptors(self):
+        """How many it has open, but for those of event loops and rings, which it makes when it
+        first needs them and keeps."""
+        folder = f"/proc/{self.pid}/fd"
+        count = 0
+        for name in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                count += not os.readlink(os.path.join(folder, name)).startswith("anon_inode:")
+        return count
 
     def kill(self):
         """kill -9, and no questions about what it left behind."""
