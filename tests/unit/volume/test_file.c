@@ -1,5 +1,6 @@
 /* What is special about files: what is refused, sizes, locks, holes, the page cache, odd tails. */
 #include "core/fiber.h"
+#include "volume/file.h"
 #include "volume_test.h"
 
 #include <sys/socket.h>
@@ -226,10 +227,15 @@ FIBER_TEST(lends_what_is_cached)
     make_file(path, buf, sizeof(buf), 65536);
     EQ(endpoint_open(path, &o, &v, NULL), 0);
     EQ(volume_read(v, buf, sizeof(buf), 0, NULL), 0);
-    if (volume_lend(v, 100, 50000, &lent) == 0) {
-        OK(lent.fd >= 0);
-        EQ(lent.offset, 100);
-        EQ(lent.length, 50000);
+    /* First as the kernel likes it, then as if it had no cachestat(2). Memory may be so short that
+     * nothing stays cached; then there is nothing to lend. */
+    for (int i = 0; i < 2; i++) {
+        if (volume_lend(v, 100, 50000, &lent) == 0) {
+            OK(lent.fd >= 0);
+            EQ(lent.offset, 100);
+            EQ(lent.length, 50000);
+        }
+        atomic_store(&file_of(v)->no_cachestat, true);
     }
     EQ(volume_lend(v, 1, 65536, &lent), -EAGAIN);
     volume_close(v);
