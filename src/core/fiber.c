@@ -77,6 +77,9 @@ static void fiber_main(void *arg)
     assert(f->shield == 0);
     group_leave(f);
     w->fibers--;
+    if (w->fibers == 1 && w->waits_alone) {
+        fiber_wake(w->waits_alone);
+    }
     f->state = FIBER_ENDED;
     context_leave(&f->context, &w->loop);
 }
@@ -101,6 +104,7 @@ void fiber_adopt(struct worker *w, struct fiber *f)
     assert(w == worker_current);
     f->worker = w;
     w->fibers++;
+    w->fibers_ever++;
     list_push(&w->ready, f);
 }
 

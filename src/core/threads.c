@@ -376,10 +376,55 @@ int workers_start(unsigned n, struct workers **ret)
     return 0;
 }
 
+struct look_at {
+    unsigned last_count;
+    bool changed;
+};
+
+/* Waits until no other fiber is left here, and tells whether any was started since last time. */
+static void wait_alone(void *arg)
+{
+    struct worker *w = worker_current;
+    struct look_at *look = arg;
+
+    while (w->fibers > 1) {
+        w->waits_alone = fiber_self();
+        fiber_park(false, DEADLINE_NONE);
+    }
+    w->waits_alone = NULL;
+    look->changed = w->fibers_ever != look->last_count + 1; /* this one */
+    look->last_count = w->fibers_ever;
+}
+
+/*
+ * Fibers of one worker may still give work to another: none may end before none has any left. That
+ * is so when in one round all were found without fibers, and no fiber was started since the round
+ * before.
+ */
+static void wait_for_all(struct workers *ws)
+{
+    struct look_at *look = calloc(ws->count, sizeof *look);
+    bool changed = look != NULL;
+
+    while (changed) {
+        changed = false;
+        for (unsigned i = 0; i < ws->count; i++) {
+            if (worker_call(ws->worker[i], wait_alone, &look[i]) < 0) {
+                continue;
+            }
+            changed |= look[i].changed;
+        }
+    }
+    free(look);
+}
+
 void workers_stop(struct workers *ws)
 {
     if (!ws) {
         return;
+    }
+    if (ws->count > 1) {
+        wait_for_all(ws);
     }
     for (unsigned i = 0; i < ws->count; i++) {
         worker_stop(ws->worker[i]);

@@ -99,6 +99,8 @@ struct worker {
     struct fiber_list ready;
     struct fiber_list yielded; /* ready, after the next look at epoll */
     unsigned fibers;           /* alive on this worker */
+    unsigned fibers_ever;      /* wraps */
+    struct fiber *waits_alone; /* woken when it is the only one left */
     unsigned late_mail;        /* ended fibers whose mail is still on its way */
     unsigned outstanding;      /* requests with the kernel, the thread pool or another worker */
     unsigned runs;             /* fibers run since epoll was asked */

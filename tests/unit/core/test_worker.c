@@ -178,6 +178,36 @@ static void short_lives(void)
     EQ(n, (CONTEXT_TSAN ? 7 * 6 + 0 + 1 : 50 * 6));
 }
 
+/* A message that goes from worker to worker while they are being stopped. */
+static struct workers *ring_workers;
+static _Atomic unsigned hops_left;
+
+static void hop(void *arg)
+{
+    unsigned left = atomic_load(&hops_left);
+
+    (void)arg;
+    if (left == 0) {
+        return;
+    }
+    if (left % 3 == 0) {
+        fiber_sleep_ns(10000);
+    }
+    atomic_fetch_sub(&hops_left, 1);
+    EQ(worker_post(workers_get(ring_workers, left % workers_count(ring_workers)), hop, NULL), 0);
+}
+
+static void stopped_together(void)
+{
+    for (unsigned i = 0; i < 5; i++) {
+        EQ(workers_start(4, &ring_workers), 0);
+        hops_left = 100;
+        EQ(worker_post(workers_get(ring_workers, 3), hop, NULL), 0);
+        workers_stop(ring_workers);
+        EQ(hops_left, 0);
+    }
+}
+
 static int start_and_stop(void *arg)
 {
     struct worker *w;
@@ -307,6 +337,7 @@ int main(void)
     RUN(exit_hooks_run_last_first);
     RUN(indices_are_unique);
     RUN(short_lives);
+    RUN(stopped_together);
     RUN(stopped_from_fibers);
     RUN(too_many_workers);
     RUN(ping_pong_at_scale);
