@@ -27,9 +27,9 @@ check:
 install: build
 	meson install -C $(BUILD) --no-rebuild
 
-bench: build
-	@scripts/install-deps bench
-	BUILD=$(BUILD) bench/side-by-side
+# Builds in release mode by itself.
+bench:
+	@bench/compare
 
 # libFuzzer over every parser, FUZZ_SECONDS each.
 fuzz:

@@ -7,12 +7,13 @@ UNITS = {"wall": "s", "cpu": "CPU s", "server_cpu": "server CPU s", "iops": "IOP
 
 def text(result):
     rows = result["rows"]
-    keys = [key for key in rows[0] if key in UNITS] if rows else []
+    keys = [key for key in UNITS if any(key in row for row in rows)]
     width = max([len(row["name"]) for row in rows] + [10])
     lines = [f"\n{result['name']}: {result['about']}",
              "  " + " " * width + "".join(f"{UNITS[key]:>14} {'spread':>7}" for key in keys)]
     for row in rows:
-        cells = "".join(f"{row[key]:14.3f} {row[key + '_spread']:6.0%} " for key in keys)
+        cells = "".join(f"{row[key]:14.3f} {row[key + '_spread']:6.0%} " if key in row
+                        else " " * 22 for key in keys)
         lines.append(f"  {row['name']:{width}}{cells}")
     if result["missing"]:
         lines.append(f"  not installed: {', '.join(result['missing'])}")
