@@ -92,6 +92,7 @@ static int look(struct compare *c, struct side *s, struct error *err)
     if (s->next == s->count) {
         s->next = 0;
         s->count = 0;
+        fiber_yield();
         int n = volume_extents(s->v, c->at, s->v->size - c->at, s->extents, EXTENTS_AT_ONCE, err);
         if (n < 0) {
             return n;
@@ -196,6 +197,7 @@ static void compare_fiber(void *arg)
     buf[1] = buf[0] + c->request_size;
     while (take(c, &it)) {
         compare_item(c, &it, buf);
+        fiber_yield(); /* where reads never wait, the others and a cancel must get their turn */
     }
     bufpool_put(both, 2 * (size_t)c->request_size);
 }

@@ -53,6 +53,7 @@ int map_run(struct volume *v, int (*row)(void *arg, const struct map_row *row), 
     uint64_t at = 0;
     *ret = (struct map_totals){0};
     while (at < v->size) {
+        fiber_yield(); /* where extents never wait, a cancel must come through all the same */
         if (fiber_canceled()) {
             return error_set(err, ECANCELED, "interrupted");
         }

@@ -61,6 +61,19 @@ static int refuse_known_formats(int fd, struct error *err)
     return 0;
 }
 
+/*
+ * O_EXCL for a block device that is to be written: the kernel then refuses one that is mounted or
+ * part of another device, and a second writer.
+ */
+static int exclusive_flag(const char *path, const struct endpoint_options *o)
+{
+    struct stat st;
+    if (!o->writable || !o->lock || stat(path, &st) < 0) {
+        return 0;
+    }
+    return S_ISBLK(st.st_mode) ? O_EXCL : 0;
+}
+
 /* fd, or -errno. *made: the file is new. */
 static int open_or_make(const char *path, const struct endpoint_options *o, bool *made)
 {
@@ -68,7 +81,7 @@ static int open_or_make(const char *path, const struct endpoint_options *o, bool
     int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (o->writable ? O_RDWR : O_RDONLY);
     *made = false;
     if (!o->writable || !o->create) {
-        int fd = open(path, flags);
+        int fd = open(path, flags | exclusive_flag(path, o));
         return fd < 0 ? -errno : fd;
     }
     for (int tries = 0; tries < 16; tries++) {
@@ -80,7 +93,7 @@ static int open_or_make(const char *path, const struct endpoint_options *o, bool
         if (errno != EEXIST || o->exclusive_create) {
             return -errno;
         }
-        fd = open(path, flags);
+        fd = open(path, flags | exclusive_flag(path, o));
         if (fd >= 0 || errno != ENOENT) {
             return fd < 0 ? -errno : fd;
         }
@@ -115,6 +128,11 @@ static int explain_open(const char *path, int code, const struct endpoint_option
     }
     if (why) {
         return error_set(err, code == EISDIR ? EISDIR : EINVAL, "%s", why);
+    }
+    if (code == EBUSY) {
+        return error_set(err, code,
+                         "the device is in use: mounted, part of another device, or written by "
+                         "somebody else; --no-lock goes ahead all the same");
     }
     if (code == EEXIST) {
         return error_set(err, code, "it exists already, and was to be made new");

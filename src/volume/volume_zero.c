@@ -7,11 +7,19 @@
  * middle goes first). Discard is advice: the aligned inside is passed on, -ENOTSUP is no error.
  * Extents: asked for aligned, cut to what was asked, equal neighbours made one.
  */
+#include "core/fiber.h"
 #include "core/size.h"
 #include "volume/volume.h"
 #include "volume/volume_private.h"
 
 #include <errno.h>
+
+/* Between the pieces of a long call: others get their turn, and a cancel is heard. */
+static int breathe(void)
+{
+    fiber_yield();
+    return fiber_canceled() ? -ECANCELED : 0;
+}
 
 static int write_zeros(struct volume *v, uint64_t off, uint64_t len, unsigned flags,
                        struct error *err)
@@ -20,11 +28,14 @@ static int write_zeros(struct volume *v, uint64_t off, uint64_t len, unsigned fl
     while (len > 0) {
         size_t n = (size_t)min_u64(len, VOLUME_ZEROS);
         int r = volume_write_pieces(v, volume_zeros(), n, off, write_flags, err);
+        off += n;
+        len -= n;
+        if (r == 0 && len > 0) {
+            r = breathe();
+        }
         if (r < 0) {
             return r;
         }
-        off += n;
-        len -= n;
     }
     return 0;
 }
@@ -62,6 +73,9 @@ static int zero_middle(struct volume *v, uint64_t off, uint64_t len, unsigned fl
         *changed = true;
         off += n;
         len -= n;
+        if (len > 0 && breathe() < 0) {
+            return volume_failed(v, -ECANCELED, off, "zero", err);
+        }
     }
     return 0;
 }
@@ -130,6 +144,9 @@ static int discard_in_range(struct volume *v, uint64_t off, uint64_t len, unsign
         }
         off += n;
         len -= n;
+        if (len > 0 && breathe() < 0) {
+            return volume_failed(v, -ECANCELED, off, "discard", err);
+        }
     }
     return 0;
 }

@@ -244,6 +244,34 @@ FIBER_TEST(held_until_a_file_exists)
     unlink(flag);
 }
 
+static void zero_without_end(void *arg)
+{
+    struct held *h = arg;
+    h->self = fiber_self();
+    h->done = true;
+    h->result = volume_zero(h->v, 0, h->v->size, 0, NULL);
+}
+
+/* Neither the driver nor the fallback ever waits here. */
+FIBER_TEST(a_long_zero_is_canceled)
+{
+    static const char *const names[] = {"fault:no-zero:null:1E", "fault:max-zero=4K:null:1E"};
+    for (int i = 0; i < 2; i++) {
+        struct volume *v = open_writable(names[i]);
+        struct held a = {.v = v, .result = 1};
+        struct fgroup g;
+        fgroup_init(&g);
+        EQ(fgroup_spawn(&g, zero_without_end, &a), 0);
+        while (!a.done) {
+            fiber_yield();
+        }
+        fiber_cancel(a.self);
+        fgroup_wait(&g, false);
+        EQ(a.result, -ECANCELED);
+        volume_close(v);
+    }
+}
+
 /* The same seed, the same calls, the same faults. */
 FIBER_TEST(chance_repeats)
 {
@@ -277,6 +305,7 @@ int main(void)
     RUN(fast_zero_changes_nothing);
     RUN(held_until_released_or_canceled);
     RUN(held_until_a_file_exists);
+    RUN(a_long_zero_is_canceled);
     RUN(chance_repeats);
     folder_remove();
     bufpool_trim();
