@@ -95,7 +95,9 @@ static int ask(struct nbd_target *t, const struct endpoint_options *o, const str
     if (!h) {
         return error_set(err, ENOMEM, "no memory for a handshake");
     }
-    uint64_t deadline = nbd_deadline(NBD_CONNECT_TIMEOUT_NS, o->connect_deadline_ns);
+    /* Contexts are asked for beside an open volume, and the server may take one client only. */
+    uint64_t timeout_ns = a->say_export ? NBD_CONNECT_TIMEOUT_NS : NBD_LANE_TIMEOUT_LEAST_NS;
+    uint64_t deadline = nbd_deadline(timeout_ns, o->connect_deadline_ns);
     int r = nbd_target_greet(t, deadline, h, &ch, err);
     if (r == 0) {
         if (!h->fixed) {

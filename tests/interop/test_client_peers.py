@@ -426,5 +426,7 @@ def test_info_of_peers(tmp_path):
                 "exportname=one", "exportname=two") as peer:
         listed = json.loads(run("penstock", "info", "--list", "--json", peer.uri()).out)
         assert [e["name"] for e in listed["exports"]] == ["one", "two"]
+    with QemuNbd("-f", "raw", "--shared=1", "-r", disk) as peer:  # a second client must wait
+        assert json.loads(run("penstock", "info", "--json", peer.uri()).out)["size"] == 1 << 20
     with pytest.raises(Failed, match="(?s)exit 1"):
         run("penstock", "info", "nbd+unix:///?socket=/no/such/socket")
