@@ -3,21 +3,15 @@
  * the worker that freed them first, then by the process, each with a bound, so that starting a
  * fiber costs no system call. A kept stack keeps the pages it has touched.
  */
+#include "config.h"
+
 #include <pthread.h>
 #include <sys/mman.h>
 
 #include "core/worker_impl.h"
 
-#if defined(__has_include)
-#if __has_include(<valgrind/valgrind.h>)
+#if HAVE_VALGRIND
 #include <valgrind/valgrind.h>
-#endif
-#endif
-
-#ifdef VALGRIND_STACK_REGISTER
-#define HAVE_VALGRIND 1
-#else
-#define HAVE_VALGRIND 0
 #endif
 
 /* More than a page, so that a function with a big frame does not step over it; a multiple of every
