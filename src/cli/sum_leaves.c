@@ -102,12 +102,10 @@ static int add_lines(struct ranges *ranges, const char *text, size_t len)
 
 static int add_list(struct ranges *ranges, const char *path, struct error *err)
 {
-    char *text;
+    char *text = NULL;
     ssize_t n = sum_read_list(path, &text);
     int r = n < 0 ? (int)n : add_lines(ranges, text, (size_t)n);
-    if (n >= 0) {
-        free(text);
-    }
+    free(text);
     if (r < 0) {
         error_set(err, -r, "a list of ranges");
         error_endpoint(err, path);

@@ -45,11 +45,15 @@ static int hex_value(char c)
 static int take_hex(struct text *t, struct sum_line *l)
 {
     l->length = 0;
-    while (t->left >= 2 && hex_value(t->at[0]) >= 0 && hex_value(t->at[1]) >= 0) {
+    while (t->left >= 2) {
+        int high = hex_value(t->at[0]), low = hex_value(t->at[1]);
+        if (high < 0 || low < 0) {
+            break;
+        }
         if (l->length == sizeof(l->want)) {
             return -EINVAL;
         }
-        l->want[l->length++] = (uint8_t)(hex_value(t->at[0]) << 4 | hex_value(t->at[1]));
+        l->want[l->length++] = (uint8_t)(high * 16 + low);
         t->at += 2;
         t->left -= 2;
     }

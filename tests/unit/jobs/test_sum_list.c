@@ -111,9 +111,9 @@ static void long_names(void)
 static void prints_what_it_reads(void)
 {
     static const char *const lines[] = {
-        HEX32 "  disk.raw",
+        (HEX32 "  disk.raw"),
         "\\ab12  a\\\\b\\nc\\rd",
-        "BLKHASH-SHA256 (disk (1) = x) = " HEX32,
+        ("BLKHASH-SHA256 (disk (1) = x) = " HEX32),
         "\\BLKHASH-SHA512-256:4096 (a\\\\b) = 00",
     };
     static char text[SUM_LINE_MAX];
