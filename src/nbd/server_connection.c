@@ -45,6 +45,7 @@ struct connection *connection_new(struct nbd_server *s, struct channel *ch, bool
     c->worker = worker_self();
     fgroup_init(&c->services);
     fsem_init(&c->memory, s->o.connection_memory);
+    fsem_init(&c->ahead, READ_AHEAD);
     return c;
 }
 
@@ -53,6 +54,7 @@ void connection_free(struct connection *c)
     channel_close(c->ch);
     outbox_done(&c->out);
     fsem_done(&c->memory);
+    fsem_done(&c->ahead);
     free(c->in);
     free(c);
 }

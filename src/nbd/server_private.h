@@ -27,6 +27,9 @@
                                    send of its own */
 #define PIECE_SIZE (256u << 10) /* of a large WRITE: it stays in a core's L2 cache */
 #define PIECES_MAX 8            /* of one WRITE in flight */
+#define READ_AHEAD                                                                               \
+    (16u << 20)                        /* read and not sent yet: what a client that doesn't read \
+                                          its replies may hold of the process's buffers */
 #define READ_PIECE_SIZE (1u << 20)     /* of a large READ that is copied, a chunk each */
 #define PAYLOAD_MAX (64u << 20)        /* served */
 #define PAYLOAD_SKIP_MAX (256u << 20)  /* consumed and refused; more ends the connection */
@@ -121,11 +124,12 @@ struct connection {
     struct service *leader;
     struct service *idle;
     unsigned idle_count;
-    bool successor;    /* woken or started, and has not run yet */
-    bool leader_waits; /* for a header: stopping may cancel it */
-    bool stopping;     /* what is in the input buffer is still served */
-    bool ended;        /* no further requests are read */
-    struct fsem memory;
+    bool successor;     /* woken or started, and has not run yet */
+    bool leader_waits;  /* for a header: stopping may cancel it */
+    bool stopping;      /* what is in the input buffer is still served */
+    bool ended;         /* no further requests are read */
+    struct fsem memory; /* of all payload */
+    struct fsem ahead;  /* of READs, within it */
     unsigned turn;
 
     struct outbox out;

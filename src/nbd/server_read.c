@@ -42,11 +42,39 @@ static void read_small(struct connection *c, struct request *r)
     count_add(&c->count.read, len);
 }
 
+/* Reads the range into a buffer, then sends it. */
+static int copy_range(struct connection *c, struct request *r, uint64_t off, uint64_t len,
+                      bool last, struct error *err)
+{
+    void *buf = NULL;
+    if (!fsem_try_take(&c->ahead, len)) {
+        int ret = fsem_take(&c->ahead, len);
+        if (ret < 0) {
+            return ret;
+        }
+    }
+    int ret = connection_buffer(c, (size_t)len, &buf);
+    if (ret == 0) {
+        ret = volume_read(c->volume, buf, (size_t)len, off, err);
+    }
+    if (ret >= 0) {
+        uint8_t header[NBD_HEADER_MAX + 8];
+        size_t header_len = reply_data_header(c, r, header, off, len, last);
+        const struct lent part = {.fd = -1, .data = buf, .length = len};
+        out_bulk(c, header, header_len, &part, 1);
+        ret = 0;
+    }
+    if (buf) {
+        connection_buffer_put(c, buf, (size_t)len);
+    }
+    fsem_give(&c->ahead, len);
+    return ret;
+}
+
 /* One payload [off, off + len): by reference as a whole, or through a buffer. */
 static int send_range(struct connection *c, struct request *r, uint64_t off, uint64_t len,
                       bool last, struct error *err)
 {
-    uint8_t header[NBD_HEADER_MAX + 8];
     struct lent lents[LENTS_MAX];
     uint64_t have = 0;
     unsigned n = 0;
@@ -54,25 +82,13 @@ static int send_range(struct connection *c, struct request *r, uint64_t off, uin
            volume_lend(c->volume, off + have, len - have, &lents[n]) == 0) {
         have += lents[n++].length;
     }
-    if (have == len) {
-        size_t header_len = reply_data_header(c, r, header, off, len, last);
-        out_bulk(c, header, header_len, lents, n);
-        return 0;
+    if (have != len) {
+        return copy_range(c, r, off, len, last, err);
     }
-    void *buf = NULL;
-    int ret = connection_buffer(c, (size_t)len, &buf);
-    if (ret < 0) {
-        return ret;
-    }
-    ret = volume_read(c->volume, buf, (size_t)len, off, err);
-    if (ret >= 0) {
-        size_t header_len = reply_data_header(c, r, header, off, len, last);
-        const struct lent part = {.fd = -1, .data = buf, .length = len};
-        out_bulk(c, header, header_len, &part, 1);
-        ret = 0;
-    }
-    connection_buffer_put(c, buf, (size_t)len);
-    return ret;
+    uint8_t header[NBD_HEADER_MAX + 8];
+    size_t header_len = reply_data_header(c, r, header, off, len, last);
+    out_bulk(c, header, header_len, lents, n);
+    return 0;
 }
 
 /* Data in chunks: what is lent at once is a chunk, what is copied is cut so that a large READ needs
@@ -91,7 +107,7 @@ static int send_data(struct connection *c, struct request *r, uint64_t off, uint
             size_t header_len = reply_data_header(c, r, header, off, n, off + n == end);
             out_bulk(c, header, header_len, &lent, 1);
         } else {
-            int ret = send_range(c, r, off, n, off + n == end, err);
+            int ret = copy_range(c, r, off, n, off + n == end, err);
             if (ret < 0) {
                 return ret;
             }
