@@ -128,7 +128,7 @@ static void nbd_rows(struct table *t, const struct info *in)
 int info_print_text(const struct info *in)
 {
     const struct volume *v = in->volume;
-    struct table *t = table_new("ll", NULL);
+    struct table *t = table_new("ll", (const char *)NULL);
 
     row(t, "endpoint", in->endpoint);
     row(t, "driver", v->ops->name);

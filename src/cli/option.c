@@ -190,6 +190,9 @@ static int set_value(const struct slot *s, const char *value, struct error *err)
     bool yes = true;
     unsigned count;
 
+    /* A table whose option has a value to parse and no argument is our own mistake. */
+    assert(value || s->spec->kind == OPTION_FLAG || s->spec->kind == OPTION_COUNT ||
+           s->spec->kind == OPTION_CALL);
     switch (s->spec->kind) {
     case OPTION_FLAG:
         memcpy(s->field, &yes, sizeof(yes));

@@ -36,7 +36,7 @@ static int write_all(int fd, const char *text)
 static int fill_and_rename(struct pid_file *p, int fd, const char *temporary, const char *path)
 {
     char text[32];
-    struct stat st;
+    struct stat st = {};
 
     snprintf(text, sizeof(text), "%ld\n", (long)getpid());
     int r = write_all(fd, text);

@@ -56,7 +56,6 @@ static void be_command(const struct serve_child *c, char *const *argv, char *con
 /* The environment with our variables in front: an array, and the texts that are ours. */
 static char **make_environment(const struct serve *s, char *ours[2])
 {
-    extern char **environ;
     size_t n = 0;
 
     while (environ[n]) {

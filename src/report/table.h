@@ -18,7 +18,8 @@
 struct table;
 
 /* align: a letter a column, 'l' or 'r'; then a heading (const char *) for each column, copied. A
- * table whose first heading is NULL has none. NULL when there is no memory: fine everywhere. */
+ * table whose first heading is (const char *)NULL has none. NULL when there is no memory: fine
+ * everywhere. */
 struct table *table_new(const char *align, ...);
 void table_cell(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Fills the row that was begun with empty cells. */
