@@ -104,7 +104,10 @@ static int add_list(struct ranges *ranges, const char *path, struct error *err)
 {
     char *text = NULL;
     ssize_t n = sum_read_list(path, &text);
-    int r = n < 0 ? (int)n : add_lines(ranges, text, (size_t)n);
+    int r = n < 0 ? (int)n : 0;
+    if (text) {
+        r = add_lines(ranges, text, (size_t)n);
+    }
     free(text);
     if (r < 0) {
         error_set(err, -r, "a list of ranges");
