@@ -17,6 +17,10 @@ endpoint_open_fn pattern_open;
 endpoint_open_fn slice_open;
 endpoint_open_fn fault_open;
 
+/* "OFFSET[+SIZE]:ENDPOINT": where ENDPOINT starts in spec, or NULL. *size is written when *sized.
+ * Pure. */
+const char *slice_parse(const char *spec, uint64_t *start, uint64_t *size, bool *sized);
+
 /* Layers in layers: slice:..:slice:..: no deeper than this. */
 #define ENDPOINT_DEPTH_MAX 8
 

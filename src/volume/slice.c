@@ -110,8 +110,7 @@ static const struct volume_ops slice_ops = {
     .describe = slice_describe,
 };
 
-/* "OFFSET[+SIZE]:ENDPOINT": where ENDPOINT starts, or NULL. */
-static const char *parse(const char *spec, uint64_t *start, uint64_t *size, bool *sized)
+const char *slice_parse(const char *spec, uint64_t *start, uint64_t *size, bool *sized)
 {
     char text[64];
     const char *colon = strchr(spec, ':');
@@ -158,7 +157,7 @@ int slice_open(const char *name, const struct endpoint_options *o, struct volume
     uint64_t start = 0;
     uint64_t size = 0;
     bool sized = false;
-    const char *rest = parse(endpoint_rest(name), &start, &size, &sized);
+    const char *rest = slice_parse(endpoint_rest(name), &start, &size, &sized);
     if (!rest) {
         return error_set(err, EINVAL, "not slice:OFFSET[+SIZE]:ENDPOINT");
     }
