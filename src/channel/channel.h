@@ -37,7 +37,7 @@ struct channel_ops {
 struct channel {
     const struct channel_ops *ops;
     enum channel_kind kind;
-    int rfd, wfd; /* the same for sockets; owned */
+    int rfd, wfd;               /* the same for sockets; owned */
     struct fdwait rwait, wwait; /* wwait is unused where wfd == rfd */
     uint64_t read_deadline_ns;  /* DEADLINE_NONE unless set */
     uint64_t write_deadline_ns;
@@ -45,10 +45,10 @@ struct channel {
     uint64_t send_buffer_granted; /* bytes usable as payload accounting (half of what Linux says) */
     uint64_t receives;            /* recv calls that brought bytes: bench counts them a payload */
     uint64_t bytes_in, bytes_out;
-    bool was_blocking[2];         /* of rfd and wfd, where close gives that back */
-    bool aborted;                 /* channel_abort() was called: every call gives -ECONNRESET */
-    unsigned unparked;            /* calls since the last wait: nobody keeps a worker for ever */
-    char peer[128]; /* for messages: "unix:/run/x.sock", "[::1]:10809" */
+    bool was_blocking[2]; /* of rfd and wfd, where close gives that back */
+    bool aborted;         /* channel_abort() was called: every call gives -ECONNRESET */
+    unsigned unparked;    /* calls since the last wait: nobody keeps a worker for ever */
+    char peer[128];       /* for messages: "unix:/run/x.sock", "[::1]:10809" */
 };
 
 /*
@@ -59,7 +59,7 @@ struct channel {
  * may share them.
  */
 int channel_adopt(int rfd, int wfd, uint64_t socket_buffer, struct channel **ret,
-    struct error *err);
+                  struct error *err);
 
 /* Exactly len bytes. 0; 1 when the stream ended before the first byte (a clean end);
  * -ECONNRESET when it ended inside; or -errno, -ETIMEDOUT, -ECANCELED. len > 0. */

@@ -222,7 +222,7 @@ static int listen_each(struct sockaddr_item *to, int n, int backlog, bool any_po
         }
         ret[opened++].fd = fd;
         if (any_port && opened == 1) {
-            struct address bound;
+            struct address bound = {0};
             if (listener_address(&ret[0], &bound) == 0) {
                 for (int k = i + 1; k < n; k++) {
                     set_port(&to[k], bound.port);
