@@ -75,9 +75,9 @@ def test_a_request_in_flight_is_answered_before_the_end(short_tmp):
         server.wait(0)
 
 
-def test_a_second_signal_ends_it_at_once(short_tmp):
+def test_a_second_signal_ends_it_at_once(short_tmp, tmp_path):
     pid_file = os.path.join(short_tmp, "pid")
-    server = Server("--pid-file", pid_file, f"fault:hold-read={short_tmp}/never@{HELD}+1:null:1M")
+    server = Server("--pid-file", pid_file, f"fault:hold-read={tmp_path}/never@{HELD}+1:null:1M")
     server.start()
     client = connect(server.uri())
     held_read(client, nbd.Buffer(4096))
