@@ -442,23 +442,39 @@ static void wakes_from_threads(void)
     end();
 }
 
-static void ends_quietly(void *arg)
+static struct fiber *to_be_woken;
+
+static void wake_the_other(void *arg)
 {
     (void)arg;
+    fiber_wake_from(to_be_woken); /* its mail is looked at when both have ended */
 }
 
-/* The mail that wakes a fiber arrives after its end. */
+static void ends_quietly(void *arg)
+{
+    note(arg);
+}
+
+/* The mail that wakes a fiber arrives after its end: its stack is not used anew before. */
 static void late_wake_of_an_ended_fiber(void)
 {
     struct fiber *f;
 
     begin();
-    fiber_spawn(ends_quietly, NULL, &f);
-    pthread_create(&waker_thread, NULL, wake_from_thread, f);
-    pthread_join(waker_thread, NULL);
+    fiber_spawn(wake_the_other, NULL, NULL);
+    fiber_spawn(ends_quietly, text("a"), &to_be_woken);
+    EQ(worker_step(worker, false), 2);
+    fiber_spawn(ends_quietly, text("b"), &f);
+    OK(f != to_be_woken);
     EQ(worker_step(worker, false), 1);
-    EQ(worker_step(worker, false), 0);
+    STREQ(trace, "a b ");
     end();
+
+    begin();
+    fiber_spawn(wake_the_other, NULL, NULL);
+    fiber_spawn(ends_quietly, text("c"), &to_be_woken);
+    EQ(worker_step(worker, false), 2);
+    end(); /* takes it out of the mail */
 }
 
 static unsigned depth_reached;
