@@ -24,6 +24,7 @@ void error_clear(struct error *err)
     err->text[0] = '\0';
 }
 
+#undef error_set /* the analyser's */
 int error_set(struct error *err, int code, const char *fmt, ...)
 {
     assert(code > 0);

@@ -49,4 +49,16 @@ void error_at(struct error *err, uint64_t offset);
  */
 char *error_format(const struct error *err, char *buf, size_t size);
 
+#ifdef __clang_analyzer__
+/* The analyser does not see that a positive code comes back as less than 0. */
+#define error_set(...)                         \
+    ({                                         \
+        int set_code = error_set(__VA_ARGS__); \
+        if (set_code >= 0) {                   \
+            __builtin_unreachable();           \
+        }                                      \
+        set_code;                              \
+    })
+#endif
+
 #endif
