@@ -70,6 +70,7 @@ static void flatten(const struct option_parser *p, struct slots *all)
 
 static const struct option_word *find_word(const struct option_word *words, const char *text)
 {
+    assert(text);
     for (; words && words->word; words++) {
         if (strcmp(words->word, text) == 0) {
             return words;
@@ -105,6 +106,7 @@ static int refuse(const struct option_spec *spec, const char *value, int code, s
     };
     char shown[128], words[128], least[SIZE_TEXT_MAX], most[SIZE_TEXT_MAX];
 
+    assert(value);
     log_escape(shown, sizeof(shown), value, strlen(value));
     list_words(spec->words, words, sizeof(words));
     if (spec->kind == OPTION_CHOICE) {

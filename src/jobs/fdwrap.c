@@ -153,7 +153,7 @@ static int move_up(int *fd)
 
 static int start_process(struct penstock_fdwrap *w)
 {
-    int ends[2];
+    int ends[2] = {-1, -1};
     if (w->direct) {
         int flags = fcntl(w->file_fd, F_GETFL);
         if (flags < 0 || fcntl(w->file_fd, F_SETFL, flags | O_DIRECT) != 0) {

@@ -79,7 +79,7 @@ static int hex_digit(char c)
 
 int sidecar_read(const char *path, uint8_t *digest, size_t room, struct error *err)
 {
-    char name[PATH_MAX], text[TEXT_MAX];
+    char name[PATH_MAX], text[TEXT_MAX] = "";
     int r = name_of(path, name, err);
     if (r < 0) {
         return r;
@@ -98,7 +98,7 @@ int sidecar_read(const char *path, uint8_t *digest, size_t room, struct error *e
     text[n] = '\0';
     size_t len = 0;
     while (len < room && hex_digit(text[2 * len]) >= 0 && hex_digit(text[2 * len + 1]) >= 0) {
-        digest[len] = (uint8_t)(hex_digit(text[2 * len]) << 4 | hex_digit(text[2 * len + 1]));
+        digest[len] = (uint8_t)(hex_digit(text[2 * len]) * 16 + hex_digit(text[2 * len + 1]));
         len++;
     }
     if (len == 0 || text[2 * len] != ' ') {

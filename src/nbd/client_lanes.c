@@ -103,8 +103,8 @@ static void add_lane(struct nbd_client *c, struct nbd_connection *lane)
 
 int nbd_client_open_lane(struct nbd_client *c, uint64_t deadline_ns, struct error *err)
 {
-    struct nbd_connection *lane;
-    struct nbd_facts facts;
+    struct nbd_connection *lane = NULL;
+    struct nbd_facts facts = {0};
     bool first = c->lanes_max == 0;
     int r = connect_lane(c, deadline_ns, &facts, &lane, err);
     if (r < 0) {

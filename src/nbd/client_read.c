@@ -293,7 +293,7 @@ static void note_extent(struct nbd_call *call, uint64_t length, uint64_t flags)
     }
     if (last && last->flags == kept) {
         last->length += n;
-    } else if (call->extents_count < call->extents_max) {
+    } else if (call->extents && call->extents_count < call->extents_max) {
         call->extents[call->extents_count++] = (struct extent){.length = n, .flags = kept};
     } else {
         call->extents_sum = call->length; /* full: the rest has no place after a gap */

@@ -6,6 +6,7 @@
  */
 #include "nbd/coverage.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ static int insert(struct nbd_coverage *c, uint32_t i, uint64_t start, uint64_t e
         return -E2BIG;
     }
     if (c->count == room) {
+        assert(room > 0);
         struct nbd_range *more = realloc(c->more, sizeof *more * room * 2);
         if (!more) {
             return -ENOMEM;

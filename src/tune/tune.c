@@ -79,7 +79,7 @@ static void advise_sysctl(struct tune_item *item, uint64_t wanted)
 static void look_wmem_max(struct look *l)
 {
     struct tune_item *item = l->item;
-    uint64_t value;
+    uint64_t value = 0;
     int r = read_number(l->root, "/proc/sys/net/core/wmem_max", &value);
     if (r < 0) {
         unknown(item, r);
@@ -105,7 +105,7 @@ static void look_wmem_max(struct look *l)
 
 static void look_rmem_max(struct look *l)
 {
-    uint64_t value;
+    uint64_t value = 0;
     int r = read_number(l->root, "/proc/sys/net/core/rmem_max", &value);
     if (r < 0) {
         unknown(l->item, r);
@@ -120,7 +120,7 @@ static void look_rmem_max(struct look *l)
 static void look_pipe_max(struct look *l)
 {
     struct tune_item *item = l->item;
-    uint64_t value;
+    uint64_t value = 0;
     int r = read_number(l->root, "/proc/sys/fs/pipe-max-size", &value);
     if (r < 0) {
         unknown(item, r);
@@ -145,7 +145,7 @@ static void look_pipe_max(struct look *l)
 static void look_pipe_pages(struct look *l)
 {
     struct tune_item *item = l->item;
-    uint64_t value;
+    uint64_t value = 0;
     int r = read_number(l->root, "/proc/sys/fs/pipe-user-pages-soft", &value);
     if (r < 0) {
         unknown(item, r);
@@ -262,7 +262,7 @@ static void look_open_files(struct look *l)
 
 static void look_hugepages(struct look *l)
 {
-    uint64_t n;
+    uint64_t n = 0;
     int r = read_number(l->root, "/proc/sys/vm/nr_hugepages", &n);
     if (r < 0) {
         unknown(l->item, r);
