@@ -53,6 +53,19 @@ static void be_command(const struct serve_child *c, char *const *argv, char *con
     _exit(127);
 }
 
+/* Of the environment: what the command gets anew, and what was meant for us alone. */
+static bool is_ours(const char *variable)
+{
+    static const char *const names[] = {"uri=", "unixsocket=", "NOTIFY_SOCKET="};
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strncmp(variable, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The environment with our variables in front: an array, and the texts that are ours. */
 static char **make_environment(const struct serve *s, char *ours[2])
 {
@@ -77,7 +90,7 @@ static char **make_environment(const struct serve *s, char *ours[2])
     env[used++] = ours[0];
     env[used++] = ours[1];
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(environ[i], "uri=", 4) != 0 && strncmp(environ[i], "unixsocket=", 11) != 0) {
+        if (!is_ours(environ[i])) {
             env[used++] = environ[i];
         }
     }

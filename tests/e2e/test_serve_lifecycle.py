@@ -143,6 +143,67 @@ def test_sockets_that_are_in_the_way(short_tmp):
         assert folder + "/s" in result.err
 
 
+def test_a_second_address_that_is_taken(short_tmp):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("penstock", "serve", "-U", short_tmp + "/s", "--pid-file",
+                     short_tmp + "/pid", "--tcp", address, "null:1M", status=1)
+        assert address in result.err and os.listdir(short_tmp) == []
+
+
+@pytest.mark.threaded
+def test_what_was_acknowledged_before_the_end_is_in_the_file(tmp_path):
+    """Clients that write all the time while the server is told to stop."""
+    disk = tmp_path / "disk"
+    with open(disk, "wb") as file:
+        file.truncate(4 * MIB)
+    server = Server("--workers=2", disk)
+    server.start()
+    clients = [connect(server.uri()) for _ in range(4)]
+    acknowledged = set()
+    for round_ in range(MIB // 4096):
+        if round_ == 50:
+            server.program.kill(signal.SIGTERM)
+        for number, client in enumerate(clients):
+            offset = number * MIB + round_ * 4096
+            try:
+                client.pwrite(block_of(offset), offset)
+            except nbd.Error:
+                continue
+            acknowledged.add(offset)
+        if all(client.aio_is_dead() or client.aio_is_closed() for client in clients):
+            break
+    server.wait(0)
+    data = disk.read_bytes()
+    assert len(acknowledged) >= 200
+    assert not [offset for offset in acknowledged
+                if data[offset:offset + 4096] != block_of(offset)]
+
+
+def block_of(offset):
+    return offset.to_bytes(8, "big") * 512
+
+
+def test_descriptors_run_out_and_come_back(short_tmp):
+    """More clients than it has descriptors for: they wait, and nobody is hurt."""
+    path = os.path.join(short_tmp, "s")
+    pid_file = os.path.join(short_tmp, "pid")
+    program = start("bash", "-c", 'ulimit -n 48; exec "$@"', "bash", PENSTOCK, "serve",
+                    "--workers=2", "-U", path, "--pid-file", pid_file, "null:1M")
+    wait_until(lambda: os.path.exists(pid_file) or not program.running())
+    first = connect(f"nbd+unix:///?socket={path}")
+    with contextlib.ExitStack() as crowd:
+        for _ in range(80):
+            crowd.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        assert len(first.pread(4096, 0)) == 4096
+    assert connect(f"nbd+unix:///?socket={path}").get_size() == MIB
+    program.kill(signal.SIGTERM)
+    assert program.wait() == 0, program.describe()
+    assert os.listdir(short_tmp) == []
+
+
 def test_a_socket_that_was_replaced_is_not_removed(short_tmp):
     path = os.path.join(short_tmp, "s")
     server = Server("-U", path, "null:1M", socket=False)
