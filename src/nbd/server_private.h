@@ -40,7 +40,7 @@
                                    hole saves both sides about twice that */
 #define STATUS_EXTENTS_MAX 8000 /* of one BLOCK_STATUS reply: 128 KiB at most */
 #define STATUS_CALLS_MAX 1024   /* into the volume for it: a cut answer is an answer */
-#define IDLE_SERVICES_MAX 16    /* fibers kept for the next burst */
+#define IDLE_SERVICES_MAX 32    /* fibers kept for the next burst */
 #define TURN_REQUESTS 64        /* served in a row before other fibers have a turn */
 #define OPTION_DATA_MAX (64u << 10)    /* parsed; more is skipped and refused */
 #define OPTION_SKIP_MAX (32u << 20)    /* skipped; more ends the connection */
