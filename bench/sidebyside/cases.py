@@ -422,13 +422,10 @@ def compress_case():
         prepare_text, ("state", "text"))
 
 
-def start_up(*argv):
-    return many(50, "/bin/bash", "-c", " ".join(argv))
-
-
 SAVE_START = Case("save-start", "an empty stream: the whole process", [
     Contender("penstock save", many(50, PS, "save", in_memory("empty"))),
-    Contender("libvirt_iohelper", many(10, "/bin/bash", "-c", f"{HELPER} x 1 > /dev/null < /dev/null"),
+    Contender("libvirt_iohelper",
+              many(10, "/bin/bash", "-c", f"{HELPER} x 1 > /dev/null < /dev/null"),
               ("libvirt_iohelper",)),
 ], [Goal("save of nothing, seconds a process", "penstock save", None, at_most=0.010)],
     lambda place: place, ("empty",))

@@ -72,7 +72,8 @@ void worker_free(struct worker *w);
  * affinity mask. */
 struct workers;
 int workers_start(unsigned n, struct workers **ret);
-/* Waits until none of them has a fiber left: until then they may post to each other. NULL is fine. */
+/* Waits until none of them has a fiber left: until then they may post to each other. NULL is
+ * fine. */
 void workers_stop(struct workers *ws);
 unsigned workers_count(const struct workers *ws);
 struct worker *workers_get(const struct workers *ws, unsigned i);

@@ -5,8 +5,8 @@ writes, zeroes, trims and flushes, several in flight a client. PENSTOCK_SOAK_SEC
 what a client has left is there for the next.
 
 Block b belongs to client b % CLIENTS; only its owner writes it, so the owner knows what it holds.
-A read covers blocks of others too, as a real one would. NBD does not say what a read sees of a write
-that is under way, so of those it checks that each word is zero or belongs to that very place.
+A read covers blocks of others too, as a real one would. NBD does not say what a read sees of a
+write that is under way, so of those it checks that each word is zero or belongs to that very place.
 """
 
 import os
@@ -74,7 +74,7 @@ class Client:
         self.handle.connect_uri(uri)
 
     def submit(self, block):
-        """Starts a random operation on an own block; returns (cookie, what to do when it is done)."""
+        """Starts a random operation on an own block; (cookie, what to do when it is done)."""
         handle = self.handle
         offset = block * BLOCK
         kind = self.random.choices(("write", "zero", "trim", "read", "wide"), (5, 2, 1, 4, 2))[0]
@@ -195,4 +195,4 @@ def check_memory(samples, begin, seconds):
     second = [kib for at, kib in samples if seconds / 3 <= at - begin < seconds * 2 / 3]
     last = [kib for at, kib in samples if at - begin >= seconds * 2 / 3]
     if second and last:
-        assert max(last) <= max(second) * 1.25 + 8192, f"memory grows: {max(second)}, {max(last)} KiB"
+        assert max(last) <= max(second) * 1.25 + 8192, f"memory grows: {second}, {last} KiB"

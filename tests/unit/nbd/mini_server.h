@@ -10,6 +10,7 @@
 #include "nbd/wire.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static inline bool mini_answer(struct mini_connection *c, const struct nbd_reque
     if (r->command == NBD_CMD_WRITE && atomic_load(&m->hold_writes)) {
         atomic_fetch_add(&m->held, 1);
         while (atomic_load(&m->hold_writes) && !atomic_load(&m->ending)) {
-            usleep(100);
+            sched_yield();
         }
         atomic_fetch_sub(&m->held, 1);
     }
@@ -156,7 +157,7 @@ static inline bool mini_take(struct mini_connection *c, struct nbd_request *r)
     uint8_t b[NBD_REQUEST_SIZE];
     struct mini *m = c->m;
     while (atomic_load(&m->deaf) && !atomic_load(&m->ending)) {
-        usleep(100);
+        sched_yield();
     }
     if (!mini_read(c->fd, b, sizeof b) || nbd_request_decode(b, false, r) < 0) {
         return false;
