@@ -54,6 +54,11 @@ const struct option_spec endpoint_cli_options[] = {
     {"connect-timeout", 0, OPT_SECONDS(struct endpoint_cli, connect_timeout_ns), "SECONDS",
         "How long to try to connect to an endpoint.",
         .fallback = "30", .words = no_timeout, .max = 86400},
+    {"reconnect", 0, OPT_SECONDS(struct endpoint_cli, reconnect_ns), "SECONDS",
+        "When the connection to an NBD server is lost, connect again and send what was not "
+        "answered once more; a request that waits longer than this fails. What had been written "
+        "and not flushed may be lost with a server: then the flush at the end fails.",
+        .fallback = "none", .words = no_timeout, .max = 86400},
     {},
 };
 /* clang-format on */
@@ -68,6 +73,7 @@ void endpoint_cli_apply(const struct endpoint_cli *c, struct endpoint_options *o
     o->socket_buffer = c->socket_buffer;
     o->connections = (unsigned)c->connections;
     o->raw = c->format == FORMAT_RAW;
+    o->reconnect_ns = c->reconnect_ns;
     o->connect_deadline_ns = DEADLINE_NONE;
     if (c->connect_timeout_ns && w) {
         o->connect_deadline_ns = worker_now_ns(w) + c->connect_timeout_ns;

@@ -10,9 +10,11 @@
  * are there are shared and no more are tried. A lane whose export is another than the first one's
  * is an error: half of the requests would go to another disk.
  *
- * A connection ends with its worker. What it had written and not flushed is then beyond reach of a
- * flush on a later connection unless the server is MULTI_CONN, but by contract volumes are closed
- * before their workers end.
+ * A lane that is lost stays where it is, and fails what comes, unless the endpoint is to be
+ * reconnected to: then the next call of its workers opens another one in its place.
+ *
+ * A connection ends with its worker. Unless the server is MULTI_CONN what it has written is flushed
+ * then, because it is beyond reach of a flush on another connection.
  */
 #include "nbd/client_private.h"
 
@@ -65,11 +67,6 @@ static int connect_lane(struct nbd_client *c, uint64_t deadline_ns, struct nbd_f
     return r;
 }
 
-struct lane_end {
-    struct nbd_client *client;
-    struct nbd_connection *connection;
-};
-
 /* Under `opening`. */
 static void forget_lane(struct nbd_client *c, const struct nbd_connection *lane)
 {
@@ -81,17 +78,41 @@ static void forget_lane(struct nbd_client *c, const struct nbd_connection *lane)
     c->lanes_open--;
 }
 
+/* Under `opening`. A dead lane makes room for a new one; others may still look at it, so it is kept
+ * to the end. */
+static int bury_lane(struct nbd_client *c, struct nbd_connection *lane, struct error *err)
+{
+    if (c->graves_count == NBD_GRAVES_MAX) {
+        return error_set(err, EPROTO, "the connection was lost %u times", c->graves_count);
+    }
+    forget_lane(c, lane);
+    lane->next_grave = c->graves;
+    c->graves = lane;
+    c->graves_count++;
+    return 0;
+}
+
 /* The calling worker is about to end; this runs in a fiber of it, when no other is left. */
 static void worker_ends(void *arg)
 {
     struct nbd_client *c = arg;
     fmutex_lock(&c->opening);
+    c->hooked[worker_index(worker_self())] = NULL;
     struct nbd_connection *lane = atomic_load(&c->lanes[worker_index(worker_self())]);
     lane = lane && lane->worker == worker_self() ? lane : NULL;
     if (lane) {
         forget_lane(c, lane);
     }
     fmutex_unlock(&c->opening);
+    /* A flush on a later connection would not cover what was written on this one. */
+    if (lane && !(c->facts.flags & NBD_FLAG_CAN_MULTI_CONN) &&
+        volume_can(&c->v, VOLUME_CAN_WRITE) && c->writes_answered != c->writes_flushed) {
+        struct nbd_call flush = {.command = NBD_CMD_FLUSH};
+        bool can = c->facts.flags & NBD_FLAG_SEND_FLUSH;
+        if (can && nbd_connection_call(lane, &flush) < 0) {
+            atomic_store(&c->writes_lost, true);
+        }
+    }
     nbd_connection_close(lane);
 }
 
@@ -120,6 +141,9 @@ int nbd_client_open_lane(struct nbd_client *c, uint64_t deadline_ns, struct erro
     nbd_facts_done(&facts);
     if (r == 0) {
         r = worker_at_exit(worker_self(), worker_ends, c);
+    }
+    if (r == 0) {
+        c->hooked[worker_index(worker_self())] = worker_self();
     }
     if (r < 0) {
         nbd_connection_close(lane);
@@ -159,7 +183,8 @@ static int find_or_open(struct nbd_client *c, struct nbd_connection **ret, struc
         return 0;
     }
     if (c->lanes_open == 0) {
-        int r = nbd_client_open_lane(c, nbd_deadline(NBD_CONNECT_TIMEOUT_NS, DEADLINE_NONE), err);
+        uint64_t timeout = c->reconnect_ns > 0 ? c->lane_timeout_ns : NBD_CONNECT_TIMEOUT_NS;
+        int r = nbd_client_open_lane(c, nbd_deadline(timeout, DEADLINE_NONE), err);
         *ret = atomic_load(&c->lanes[self]);
         return r;
     }
@@ -180,14 +205,28 @@ static int find_or_open(struct nbd_client *c, struct nbd_connection **ret, struc
     return 0;
 }
 
+/* There, and of use: a dead one is, too, where none is opened in its place. */
+static bool usable(const struct nbd_client *c, const struct nbd_connection *lane)
+{
+    return lane && (c->reconnect_ns == 0 || !atomic_load(&lane->dead));
+}
+
 static int lane_of_worker(struct nbd_client *c, struct nbd_connection **ret, struct error *err)
 {
-    *ret = atomic_load_explicit(&c->lanes[worker_index(worker_self())], memory_order_acquire);
-    if (*ret) {
+    unsigned self = worker_index(worker_self());
+    int r = 0;
+    *ret = atomic_load_explicit(&c->lanes[self], memory_order_acquire);
+    if (usable(c, *ret)) {
         return 0;
     }
     fmutex_lock(&c->opening);
-    int r = find_or_open(c, ret, err);
+    struct nbd_connection *lane = atomic_load(&c->lanes[self]);
+    if (lane && !usable(c, lane)) {
+        r = bury_lane(c, lane, err);
+    }
+    if (r == 0) {
+        r = find_or_open(c, ret, err);
+    }
     fmutex_unlock(&c->opening);
     return r;
 }
@@ -291,11 +330,12 @@ static int call_remotely(struct nbd_connection *lane, struct nbd_call *call)
     return result;
 }
 
-int nbd_client_call(struct nbd_client *c, struct nbd_call *call)
+int nbd_client_call_once(struct nbd_client *c, struct nbd_call *call)
 {
     struct nbd_connection *lane;
     int r = lane_of_worker(c, &lane, call->err);
     if (r < 0) {
+        call->lost = r != -EPROTO && r != -ENOMEM && r != -ECANCELED;
         return r;
     }
     return lane->worker == worker_self() ? nbd_connection_call(lane, call)
@@ -304,34 +344,56 @@ int nbd_client_call(struct nbd_client *c, struct nbd_call *call)
 
 /* --- the end --- */
 
+/* Closes all that the calling worker has of the client. */
 static void close_here(void *arg)
 {
-    struct lane_end *end = arg;
-    worker_forget(worker_self(), worker_ends, end->client);
-    nbd_connection_close(end->connection);
+    struct nbd_client *c = arg;
+    unsigned self = worker_index(worker_self());
+    worker_forget(worker_self(), worker_ends, c);
+    fmutex_lock(&c->opening);
+    struct nbd_connection *lane = atomic_load(&c->lanes[self]), *own = NULL;
+    c->hooked[self] = NULL;
+    if (lane && lane->worker == worker_self()) {
+        forget_lane(c, lane);
+        lane->next_grave = own;
+        own = lane;
+    }
+    for (struct nbd_connection **g = &c->graves; *g;) {
+        struct nbd_connection *grave = *g;
+        if (grave->worker == worker_self() && !atomic_load(&grave->buried)) {
+            *g = grave->next_grave;
+            grave->next_grave = own;
+            own = grave;
+        } else {
+            g = &grave->next_grave;
+        }
+    }
+    fmutex_unlock(&c->opening);
+    while (own) {
+        lane = own;
+        own = lane->next_grave;
+        nbd_connection_close(lane);
+    }
 }
 
 void nbd_client_close_lanes(struct nbd_client *c)
 {
     for (unsigned i = 0; i < WORKERS_MAX; i++) {
         fmutex_lock(&c->opening);
-        struct nbd_connection *lane = atomic_load(&c->lanes[i]);
-        if (lane) {
-            forget_lane(c, lane);
-        }
+        struct worker *w = c->hooked[i];
         fmutex_unlock(&c->opening);
-        if (!lane) {
-            continue;
-        }
-        struct worker *w = lane->worker;
-        struct lane_end end = {c, lane};
         if (w == worker_self()) {
-            close_here(&end);
-        } else {
-            while (worker_call(w, close_here, &end) == -ENOMEM) {
+            close_here(c);
+        } else if (w) {
+            while (worker_call(w, close_here, c) == -ENOMEM) {
                 fiber_yield(); /* there is no other way to end it */
             }
         }
+    }
+    while (c->graves) { /* buried: their workers may have ended long ago */
+        struct nbd_connection *lane = c->graves;
+        c->graves = lane->next_grave;
+        nbd_connection_close(lane);
     }
 }
 

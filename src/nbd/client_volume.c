@@ -55,6 +55,9 @@ static void write_ended(struct nbd_client *c, unsigned epoch)
 static int call_counted(struct volume *v, struct nbd_call *request)
 {
     struct nbd_client *c = client_of(v);
+    if (!(request->flags & NBD_CMD_FLAG_FUA)) {
+        request->answered = &c->writes_answered;
+    }
     if (!several_lanes(c)) {
         return call(v, request);
     }
@@ -109,7 +112,6 @@ static int client_write(struct volume *v, const void *buf, size_t len, uint64_t 
 static int client_flush(struct volume *v, struct error *err)
 {
     struct nbd_client *c = client_of(v);
-    struct nbd_call request = {.command = NBD_CMD_FLUSH, .err = err};
     if (several_lanes(c)) {
         fmutex_lock(&c->flushing);
         int r = wait_for_writes(c, err);
@@ -118,7 +120,7 @@ static int client_flush(struct volume *v, struct error *err)
             return r;
         }
     }
-    return call(v, &request);
+    return nbd_client_flush(c, err);
 }
 
 static int client_zero(struct volume *v, uint64_t off, uint64_t len, unsigned flags,
@@ -293,6 +295,7 @@ static int open_first(struct nbd_client *c, const struct endpoint_options *o, st
         return error_set(err, EROFS, "the server exports it for reading only");
     }
     c->v.size = c->facts.size;
+    c->reconnect_ns = o->reconnect_ns;
     if (c->facts.flags & NBD_FLAG_CAN_MULTI_CONN) {
         c->lanes_max = o->connections > 0 ? (unsigned)min_u64(o->connections, WORKERS_MAX)
                                           : NBD_LANES_DEFAULT;
@@ -351,9 +354,15 @@ static void count_lane(struct nbd_connection *lane, void *arg)
 {
     struct nbd_client_info *info = arg;
     info->connections++;
-    info->send_buffer_wanted = lane->ch->send_buffer_wanted;
-    info->send_buffer_granted = lane->ch->send_buffer_granted;
-    info->receives += lane->ch->receives;
+    if (atomic_load(&lane->buried)) {
+        info->send_buffer_wanted = lane->send_buffer_wanted;
+        info->send_buffer_granted = lane->send_buffer_granted;
+        info->receives += lane->receives;
+    } else {
+        info->send_buffer_wanted = lane->ch->send_buffer_wanted;
+        info->send_buffer_granted = lane->ch->send_buffer_granted;
+        info->receives += lane->ch->receives;
+    }
 }
 
 void nbd_client_info(struct volume *v, struct nbd_client_info *ret)

@@ -52,6 +52,8 @@ int nbd_connection_new(struct channel *ch, const struct nbd_facts *facts,
 static void tell_fault(struct nbd_connection *c, struct nbd_call *call)
 {
     error_set(call->err, c->fault.code, "%s", c->fault.text);
+    call->lost = c->fault.code != EPROTO && c->fault.code != ECONNABORTED &&
+                 c->fault.code != ENOMEM;
 }
 
 static void fail_all(struct nbd_connection *c)
@@ -78,6 +80,19 @@ void nbd_connection_kill(struct nbd_connection *c, const struct error *why)
     fail_all(c);
 }
 
+/* A dead connection keeps no descriptor longer than somebody is inside of it. */
+static void bury_if_idle(struct nbd_connection *c)
+{
+    if (c->dead && c->users == 0 && !c->reading && !c->closer && c->ch) {
+        c->receives = c->ch->receives;
+        c->send_buffer_wanted = c->ch->send_buffer_wanted;
+        c->send_buffer_granted = c->ch->send_buffer_granted;
+        channel_close(c->ch);
+        c->ch = NULL;
+        atomic_store(&c->buried, true);
+    }
+}
+
 static void read_replies(void *arg)
 {
     struct nbd_connection *c = arg;
@@ -97,6 +112,7 @@ static void read_replies(void *arg)
     if (c->closer) {
         fiber_wake(c->closer);
     }
+    bury_if_idle(c);
 }
 
 static int start_reader(struct nbd_connection *c)
@@ -127,6 +143,9 @@ void nbd_connection_complete(struct nbd_connection *c, struct nbd_call *call, in
     c->in_flight--;
     c->reads_in_flight -= call->command == NBD_CMD_READ;
     nbd_coverage_done(&call->coverage);
+    if (result == 0 && call->answered) {
+        atomic_fetch_add(call->answered, 1);
+    }
     call->result = result;
     call->done = true;
     if (call->fiber && call->fiber != fiber_self()) {
@@ -219,9 +238,8 @@ static void wait_canceled(struct nbd_connection *c, struct nbd_call *call)
     fiber_unshield();
 }
 
-int nbd_connection_call(struct nbd_connection *c, struct nbd_call *call)
+static int call_in_slot(struct nbd_connection *c, struct nbd_call *call)
 {
-    assert(worker_self() == c->worker);
     int r = fsem_take(&c->slots, 1);
     if (r < 0) {
         return error_set(call->err, -r, "canceled before it was sent");
@@ -239,6 +257,16 @@ int nbd_connection_call(struct nbd_connection *c, struct nbd_call *call)
     return r == -ECONNABORTED && fiber_canceled() ? -ECANCELED : r;
 }
 
+int nbd_connection_call(struct nbd_connection *c, struct nbd_call *call)
+{
+    assert(worker_self() == c->worker);
+    c->users++;
+    int r = call_in_slot(c, call);
+    c->users--;
+    bury_if_idle(c);
+    return r;
+}
+
 static void say_goodbye(struct nbd_connection *c)
 {
     channel_set_deadline(c->ch, worker_now_ns(c->worker) + CLOSE_GRACE_NS);
@@ -251,19 +279,21 @@ void nbd_connection_close(struct nbd_connection *c)
     if (!c) {
         return;
     }
-    assert(worker_self() == c->worker && c->in_flight == 0);
-    fiber_shield();
-    if (!c->dead) {
-        say_goodbye(c);
+    if (!atomic_load(&c->buried)) {
+        assert(worker_self() == c->worker && c->in_flight == 0);
+        fiber_shield();
+        if (!c->dead) {
+            say_goodbye(c);
+        }
+        channel_abort(c->ch);
+        c->closer = fiber_self();
+        while (c->reading) {
+            fiber_park(false, DEADLINE_NONE);
+        }
+        channel_close(c->ch);
+        fiber_unshield();
     }
-    channel_abort(c->ch);
-    c->closer = fiber_self();
-    while (c->reading) {
-        fiber_park(false, DEADLINE_NONE);
-    }
-    channel_close(c->ch);
     fsem_done(&c->slots);
     fmutex_done(&c->send_lock);
     free(c);
-    fiber_unshield();
 }

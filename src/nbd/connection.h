@@ -21,6 +21,8 @@
 #include "nbd/wire.h"
 #include "volume/volume.h"
 
+#include <stdatomic.h>
+
 /* Requests in flight on a connection: servers take 16 to 256 at a time, more only wait there. */
 #define NBD_CALLS_MAX 128
 /* Error chunks in one reply: a text each is fair, a stream without end is not. */
@@ -38,7 +40,8 @@ struct nbd_call {
     uint8_t *buffer;        /* READ: length bytes */
     struct extent *extents; /* BLOCK_STATUS */
     size_t extents_max;
-    struct error *err; /* or NULL */
+    struct error *err;       /* or NULL */
+    atomic_ullong *answered; /* or NULL: goes up by one with a success, before anybody is told */
 
     size_t extents_count; /* BLOCK_STATUS: how many were filled in */
 
@@ -48,6 +51,7 @@ struct nbd_call {
     int failure; /* errno of the first error chunk, 0: none yet */
     int result;  /* when done: 0 or -errno */
     bool done;
+    bool lost;    /* failed because the connection was lost: it may be sent again on another */
     bool chunked; /* a chunk has come: no simple reply may follow */
     bool has_status;
     unsigned error_chunks;
@@ -67,12 +71,16 @@ struct nbd_connection {
     struct nbd_call *calls[NBD_CALLS_MAX]; /* by cookie % NBD_CALLS_MAX */
     uint64_t serial;                       /* makes each cookie new */
     unsigned in_flight;
-    unsigned reads_in_flight; /* those whose replies have bulk payload */
-    struct nbd_call *current; /* the reader may write to its buffers now */
-    bool reading;             /* the reader fiber is there */
-    struct fiber *closer;     /* waits for the reader's end */
-    bool dead;
-    struct error fault; /* why it is dead */
+    unsigned reads_in_flight;          /* those whose replies have bulk payload */
+    struct nbd_call *current;          /* the reader may write to its buffers now */
+    bool reading;                      /* the reader fiber is there */
+    struct fiber *closer;              /* waits for the reader's end */
+    unsigned users;                    /* fibers inside nbd_connection_call() */
+    atomic_bool dead;                  /* written by its worker */
+    struct error fault;                /* why it is dead */
+    atomic_bool buried;                /* dead, idle, and ch is closed */
+    struct nbd_connection *next_grave; /* the client's */
+    uint64_t receives, send_buffer_wanted, send_buffer_granted; /* ch's, once it is closed */
 
     uint8_t received[NBD_RECEIVE_BUFFER]; /* headers and small payload not yet looked at */
     size_t start, end;
@@ -88,7 +96,8 @@ int nbd_connection_call(struct nbd_connection *c, struct nbd_call *call);
 extern uint64_t nbd_cancel_grace_ns;
 /* Fails all calls. The first reason given is the reason. */
 void nbd_connection_kill(struct nbd_connection *c, const struct error *why);
-/* DISC (if it is alive), then closes and frees. No call may be in flight. NULL is fine. */
+/* DISC (if it is alive), then closes and frees. No call may be in flight. NULL is fine. A buried
+ * one may be closed on any worker. */
 void nbd_connection_close(struct nbd_connection *c);
 
 /* --- client_read.c, for connection.c, tests and the fuzzer --- */

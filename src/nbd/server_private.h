@@ -27,21 +27,19 @@
                                    send of its own */
 #define PIECE_SIZE (256u << 10) /* of a large WRITE: it stays in a core's L2 cache */
 #define PIECES_MAX 8            /* of one WRITE in flight */
-#define READ_AHEAD                                                                              \
-    (16u << 20)                       /* read and not sent yet: what a client that doesn't read \
-                                         its replies may hold of the process's buffers */
-#define READ_PIECE_SIZE (1u << 20)    /* of a large READ that is copied, a chunk each */
-#define PAYLOAD_MAX (64u << 20)       /* served */
-#define PAYLOAD_SKIP_MAX (256u << 20) /* consumed and refused; more ends the connection */
-#define EXTENTS_READ_MIN (64u << 10)  /* READ from this on asks where the holes are */
-#define HOLE_MIN (16u << 10)          /* shorter holes are sent as data */
-#define EXTENTS_COST_SHIFT                                                                         \
-    2                           /* asking may take a quarter of a nanosecond a byte of the READ: a \
-                                   hole saves both sides about twice that */
-#define STATUS_EXTENTS_MAX 8000 /* of one BLOCK_STATUS reply: 128 KiB at most */
-#define STATUS_CALLS_MAX 1024   /* into the volume for it: a cut answer is an answer */
-#define IDLE_SERVICES_MAX 32    /* fibers kept for the next burst */
-#define TURN_REQUESTS 64        /* served in a row before other fibers have a turn */
+#define READ_AHEAD                                                                               \
+    (16u << 20)                        /* read and not sent yet: what a client that doesn't read \
+                                          its replies may hold of the process's buffers */
+#define READ_PIECE_SIZE (1u << 20)     /* of a large READ that is copied, a chunk each */
+#define PAYLOAD_MAX (64u << 20)        /* served */
+#define PAYLOAD_SKIP_MAX (256u << 20)  /* consumed and refused; more ends the connection */
+#define EXTENTS_READ_MIN (64u << 10)   /* READ from this on asks where the holes are */
+#define HOLE_MIN (16u << 10)           /* shorter holes are sent as data */
+#define EXTENTS_COST_MAX_NS 20000      /* a volume that takes longer isn't asked at each READ */
+#define STATUS_EXTENTS_MAX 8000        /* of one BLOCK_STATUS reply: 128 KiB at most */
+#define STATUS_CALLS_MAX 1024          /* into the volume for it: a cut answer is an answer */
+#define IDLE_SERVICES_MAX 16           /* fibers kept for the next burst */
+#define TURN_REQUESTS 64               /* served in a row before other fibers have a turn */
 #define OPTION_DATA_MAX (64u << 10)    /* parsed; more is skipped and refused */
 #define OPTION_SKIP_MAX (32u << 20)    /* skipped; more ends the connection */
 #define OPTIONS_MAX 16384              /* a handshake; management tools ask hundreds of times */

@@ -135,7 +135,7 @@ static bool worth_asking(struct connection *c, const struct request *r)
     if (off >= c->data_from && off < c->data_to && len <= c->data_to - off) {
         return false;
     }
-    if (c->extents_cost_ns > len >> EXTENTS_COST_SHIFT) {
+    if (c->extents_cost_ns > EXTENTS_COST_MAX_NS) {
         if (++c->extents_skipped < EXTENTS_RETRY) {
             return false;
         }

@@ -31,6 +31,7 @@ struct endpoint_options {
     uint64_t socket_buffer; /* SOCKET_BUFFER_AUTO ... */
     unsigned connections;   /* lanes: 0 = as many as workers use, where the server allows it */
     uint64_t connect_deadline_ns; /* absolute; DEADLINE_NONE */
+    uint64_t reconnect_ns;  /* a request whose connection is lost waits so long for a new one; 0 */
     bool raw;               /* -f raw was said: a known image magic is no reason to refuse */
 };
 

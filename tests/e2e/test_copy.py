@@ -8,8 +8,8 @@ import signal
 import subprocess
 
 import pytest
-from harness import (PENSTOCK, NbdServer, Nbdkit, QemuNbd, Server, compare_files, image_odd,
-                     image_random, image_sparse, random_bytes, requires, run, start, wait_until)
+from harness import (PENSTOCK, Nbdkit, QemuNbd, compare_files, image_odd, image_random,
+                     image_sparse, random_bytes, requires, run, start, wait_until)
 
 MIB = 1 << 20
 
@@ -74,28 +74,6 @@ def test_servers_at_both_ends(tmp_path):
         copy(a.uri(), b.uri(), "--workers=3", "--depth=5", "--connections=2")
     compare_files(disk, out)
     assert os.stat(out).st_blocks * 512 < 4 * MIB
-
-
-@pytest.mark.threaded
-def test_between_our_own_servers(tmp_path):
-    source = image_odd(tmp_path / "source")
-    target = tmp_path / "target"
-    target.write_bytes(b"\xff" * os.path.getsize(source))
-    with Server("--read-only", source) as a, Server(target) as b:
-        said = copy_json(a.uri(), b.uri(), "--workers=2", "--request-size=16K")
-        assert said["source_sockets"]["connections"] == 2 == said["workers"]
-        compare_files(source, target)
-        assert a.uri() in copy("null:1M", a.uri(), "--size-mismatch=ok", status=1).err
-
-
-@pytest.mark.slow
-def test_between_nbd_servers(tmp_path):
-    source = image_sparse(tmp_path / "source", 4 * MIB)
-    target = tmp_path / "target"
-    target.write_bytes(b"\xff" * (4 * MIB))
-    with NbdServer(source) as a, NbdServer(target) as b:
-        copy(a.uri(), b.uri())
-    compare_files(source, target)
 
 
 def test_a_program_as_source(tmp_path):

@@ -260,25 +260,6 @@ def test_libnbd_eight_exbibytes(site):
     h.shutdown()
 
 
-# over TCP
-
-
-def test_tcp(site, tmp_path):
-    with Server("--tcp", "127.0.0.1:0", "--no-lock", site.disks["odd"], socket=False) as server:
-        uri = server.ready.decode().split()[0]
-        assert uri.startswith("nbd://127.0.0.1:")
-        for options in (["-C", "1"], ["-C", "4"]):
-            run("nbdcopy", *options, uri, tmp_path / "out")
-            assert (tmp_path / "out").read_bytes() == site.disks["odd"].read_bytes()
-        h = nbd.NBD()
-        h.connect_uri(uri)
-        for n in range(200):
-            h.aio_pread(nbd.Buffer(4096), n * 4096)
-        while h.aio_in_flight():
-            h.poll(-1)
-        h.shutdown()
-
-
 # nbdkit as a proxy, fio
 
 

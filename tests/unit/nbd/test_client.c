@@ -26,7 +26,8 @@
         OK(cond);                                       \
     } while (0)
 
-static struct volume *open_volume(const struct mini *m, unsigned connections)
+static struct volume *open_patient(const struct mini *m, unsigned connections,
+                                   uint64_t reconnect_ns)
 {
     struct endpoint_options o;
     struct volume *v = NULL;
@@ -34,10 +35,16 @@ static struct volume *open_volume(const struct mini *m, unsigned connections)
     endpoint_options_init(&o);
     o.writable = true;
     o.connections = connections;
+    o.reconnect_ns = reconnect_ns;
     if (!EQ(endpoint_open(m->uri, &o, &v, &err), 0)) {
         printf("# %s\n", err.text);
     }
     return v;
+}
+
+static struct volume *open_volume(const struct mini *m, unsigned connections)
+{
+    return open_patient(m, connections, 0);
 }
 
 /* Runs fn(arg) as the first fiber of a worker. */
@@ -179,8 +186,8 @@ static void post_share(void *arg)
     EQ(worker_call(p->w, worker_share, &p->share), 0);
 }
 
-/* Four workers besides this one, at once; each writes and reads its part. */
-static void use_from_workers(struct volume *v)
+/* Four workers besides this one, at once; each writes and reads its part. Then a flush. */
+static void use_from_workers_then(struct volume *v, int flushed)
 {
     struct workers *ws;
     struct posting posts[4];
@@ -196,9 +203,14 @@ static void use_from_workers(struct volume *v)
         EQ(posts[i].share.result, 0);
         OK(posts[i].share.pattern);
     }
-    EQ(volume_flush(v, NULL), 0);
+    EQ(volume_flush(v, NULL), flushed);
     volume_close(v); /* while its lanes' workers are there */
     workers_stop(ws);
+}
+
+static void use_from_workers(struct volume *v)
+{
+    use_from_workers_then(v, 0);
 }
 
 static int lane_each(void *arg)
@@ -430,6 +442,149 @@ static void an_error_fails_one(void)
     in_fiber(server_error, &m);
 }
 
+/* --- reconnecting --- */
+
+#define PATIENCE 60000000000ull
+
+static int reconnect(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, PATIENCE);
+    run_all(v, 64, true);
+    EQ(volume_flush(v, NULL), 0);
+    for (unsigned round = 0; round < 3; round++) {
+        /* 64 reads again, and a loss in their middle */
+        atomic_store(&m->hang_up_after, m->requests + 20);
+        run_all(v, 64, false);
+        for (unsigned i = 0; i < 64; i++) {
+            EQ(tasks[i].result, 0);
+            OK(tasks[i].err.code == 0 && has_pattern(&tasks[i], i));
+        }
+        EQ(m->connections, round + 2);
+    }
+    EQ(volume_flush(v, NULL), 0);
+    struct nbd_client_info info;
+    nbd_client_info(v, &info);
+    EQ(info.connections, 1);
+    volume_close(v);
+    return 0;
+}
+
+static void reads_outlive_connections(void)
+{
+    struct mini m = {.flags = NBD_FLAG_SEND_FLUSH, .batch = 1};
+    in_fiber(reconnect, &m);
+}
+
+static int reconnect_lanes(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, PATIENCE);
+    atomic_store(&m->hang_up_after, 70);
+    use_from_workers_then(v, -EIO);
+    return 0;
+}
+
+static void lanes_outlive_connections(void)
+{
+    struct mini m = {.flags = MULTI, .batch = 1};
+    in_fiber(reconnect_lanes, &m);
+    struct mini one = {.flags = NBD_FLAG_SEND_FLUSH, .batch = 1};
+    in_fiber(reconnect_lanes, &one);
+}
+
+static int flush_of_lost_writes(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, PATIENCE);
+    struct error err = {0};
+    run_all(v, 4, true);
+    EQ(volume_flush(v, NULL), 0);
+    run_all(v, 4, true);
+    atomic_store(&m->hang_up_after, m->requests + 1);
+    run_all(v, 4, false);
+    EQ(tasks[3].result, 0);
+    EQ(m->connections, 2);
+    EQ(volume_flush(v, &err), -EIO);
+    OK(strstr(err.text, "had not been flushed"));
+    volume_close(v);
+    return 0;
+}
+
+static void a_flush_does_not_cover_up_a_loss(void)
+{
+    struct mini m = {.flags = NBD_FLAG_SEND_FLUSH, .batch = 1};
+    in_fiber(flush_of_lost_writes, &m);
+}
+
+static int gone_for_good(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, 100000000);
+    atomic_store(&m->hang_up_after, 2);
+    run_all(v, 4, false);
+    for (unsigned i = 1; i < 4; i++) {
+        EQ(tasks[i].result, -ECONNRESET);
+        OK(strstr(tasks[i].err.text, "given up after 0 seconds: "));
+    }
+    volume_close(v);
+    return 0;
+}
+
+static void a_server_that_does_not_come_back(void)
+{
+    struct mini m = {.batch = 1, .connections_max = 1};
+    in_fiber(gone_for_good, &m);
+}
+
+static int lies_again(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, PATIENCE);
+    atomic_store(&m->lie_after, 1);
+    run_all(v, 1, false);
+    EQ(tasks[0].result, -EPROTO);
+    EQ(m->connections, 1);
+    volume_close(v);
+    v = open_patient(m, 0, PATIENCE);
+    atomic_store(&m->size_step, 512);
+    atomic_store(&m->hang_up_after, m->requests + 1);
+    run_all(v, 1, false);
+    EQ(tasks[0].result, -EPROTO);
+    OK(strstr(tasks[0].err.text, "on one connection"));
+    volume_close(v);
+    return 0;
+}
+
+static void no_second_chance_for_liars(void)
+{
+    struct mini m = {.batch = 1};
+    in_fiber(lies_again, &m);
+}
+
+static int cancel_waiting(void *arg)
+{
+    struct mini *m = arg;
+    struct volume *v = open_patient(m, 0, PATIENCE);
+    struct fgroup g;
+    atomic_store(&m->hang_up_after, 1);
+    init_task(&tasks[0], v, 0, false);
+    fgroup_init(&g);
+    fgroup_spawn(&g, run_task, &tasks[0]);
+    WAIT_FOR(m->connections >= 2);
+    fgroup_cancel(&g);
+    fgroup_wait(&g, false);
+    OK(tasks[0].result < 0);
+    volume_close(v);
+    return 0;
+}
+
+static void waiting_for_a_server_can_be_canceled(void)
+{
+    struct mini m = {.batch = 1, .connections_max = 1};
+    in_fiber(cancel_waiting, &m);
+}
+
 /* --- cancellation --- */
 
 /* Answered after it was canceled: the connection stays good. */
@@ -600,6 +755,12 @@ int main(void)
     RUN(a_lost_connection_fails_all);
     RUN(a_lie_fails_all);
     RUN(an_error_fails_one);
+    RUN(reads_outlive_connections);
+    RUN(lanes_outlive_connections);
+    RUN(a_flush_does_not_cover_up_a_loss);
+    RUN(a_server_that_does_not_come_back);
+    RUN(no_second_chance_for_liars);
+    RUN(waiting_for_a_server_can_be_canceled);
     RUN(canceled_but_answered);
     RUN(canceled_and_never_answered);
     RUN(canceled_while_sending);
