@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
+import socket
 
-from harness import Server, image_sparse, requires, run
+from harness import PENSTOCK, Server, image_sparse, requires, run, start
 
 
 def info(*args):
@@ -69,6 +71,23 @@ def test_nbd(tmp_path):
         assert info(server.uri("b\u00e9 \033"))["size"] == 2 << 20
         missing = run("penstock", "info", server.uri("nobody"), status=1)
         assert "nobody" in missing.err or os.path.basename(server.socket) in missing.err
+
+
+def test_interrupted(short_tmp):
+    """The server accepts and never says a word: it can be interrupted, and gives up in time."""
+    path = os.path.join(short_tmp, "s")
+    uri = f"nbd+unix:///?socket={path}"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        sock.listen()
+        sock.settimeout(60)
+        program = start(PENSTOCK, "info", uri)
+        with sock.accept()[0]:
+            program.kill(signal.SIGINT)
+            assert program.wait() == 1, program.describe()
+        assert uri.encode() in program.err() and program.out() == b""
+        assert run("penstock", "info", "--connect-timeout=0.1", uri, status=1).err
+        assert run("penstock", "info", "--list", "--connect-timeout=0.1", uri, status=1).err
 
 
 def test_a_program():
