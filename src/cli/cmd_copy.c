@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/endpoint_cli.h"
 #include "cli/run.h"
+#include "core/fiber.h"
 #include "jobs/copy.h"
 #include "nbd/client.h"
 #include "report/jsonout.h"
@@ -87,6 +88,8 @@ struct copy_command {
     struct copy_progress progress;
     struct copy_result result;
     struct error err;
+    int status;
+    struct fgroup group;
 };
 
 static void sample(void *arg, struct progress_sample *ret)
@@ -96,10 +99,41 @@ static void sample(void *arg, struct progress_sample *ret)
     ret->total = p->total;
 }
 
-static int job(void *arg)
+static void job(void *arg)
 {
     struct copy_command *c = arg;
-    return copy_run(&c->options, &c->progress, &c->result, &c->err);
+    c->status = copy_run(&c->options, &c->progress, &c->result, &c->err);
+}
+
+static void on_signal(void *arg, int number)
+{
+    struct copy_command *c = arg;
+    fgroup_cancel(&c->group);
+    (void)number;
+}
+
+/* A second signal: the process ends now, and must not leave a file that looks complete. */
+static void last_words(void *arg)
+{
+    struct copy_command *c = arg;
+    copy_abandon(&c->options, &c->progress);
+}
+
+static int run_job(struct copy_command *c)
+{
+    struct run_signals *signals;
+    fgroup_init(&c->group);
+    int r = run_signals_start(on_signal, last_words, c, &signals);
+    if (r < 0) {
+        return r;
+    }
+    r = fgroup_spawn(&c->group, job, c);
+    if (r == 0) {
+        fgroup_wait(&c->group, true);
+        r = c->status;
+    }
+    run_signals_stop(signals);
+    return r;
 }
 
 static void json_sockets(struct jsonout *j, const char *key, const struct copy_sockets *s)
@@ -181,7 +215,6 @@ static int run_copy(struct command_run *r)
     struct copy_command c = {.cli = r->options};
     struct progress_options shown = {.label = "copy", .sample = sample, .arg = &c.progress};
     struct progress *progress = NULL;
-    bool interrupted;
     int fd;
     set_options(&c, r->operands);
     if (endpoint_is_stream(c.options.target, true, &fd) && fd == 1 && c.cli->json) {
@@ -192,7 +225,7 @@ static int run_copy(struct command_run *r)
     }
     int result = progress_start(&shown, &progress);
     if (result == 0) {
-        result = run_interruptible(job, &c, &interrupted);
+        result = run_job(&c);
     }
     progress_finish(progress, result == 0);
     if (result < 0) {

@@ -328,6 +328,7 @@ int copy_run(const struct copy_options *o, struct copy_progress *progress, struc
             error_at(err, c->error.offset);
         }
     }
+    c->progress->created = false; /* it is complete, or gone */
     ret->total = c->size;
     ret->data = c->data;
     ret->zero = c->zero;

@@ -38,6 +38,9 @@ struct copy_options {
 /* Moves while the copy runs; any thread may look. total 0: not known (a stream). */
 struct copy_progress {
     _Atomic(uint64_t) done, total; /* bytes */
+    /* While there is a target file that this copy has made, and has not finished: */
+    _Atomic(bool) created;
+    uint64_t created_dev, created_ino; /* set before created is */
 };
 
 /* What an NBD end had; connections 0: it is none. */
@@ -63,5 +66,9 @@ struct copy_result {
  */
 int copy_run(const struct copy_options *o, struct copy_progress *progress, struct copy_result *ret,
              struct error *err);
+
+/* Last words of a process that won't wait for copy_run() to return: removes the file that the copy
+ * has made. Any thread; blocks for as long as an unlink() does. */
+void copy_abandon(const struct copy_options *o, struct copy_progress *progress);
 
 #endif

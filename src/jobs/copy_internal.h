@@ -46,9 +46,7 @@ struct copy {
     bool grow;             /* the target becomes as long as the stream */
     unsigned depth, workers;
 
-    bool created; /* the target, by us: */
-    dev_t created_dev;
-    ino_t created_ino;
+    bool created; /* the target, by us */
     bool touched; /* the target has changed */
 
     struct fmutex mutex; /* the fields below, and every worker */

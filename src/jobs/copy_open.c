@@ -118,8 +118,9 @@ static void remember_created(struct copy *c)
     if (strcmp(c->target.volume->ops->name, "file") == 0 &&
         stat_below(c->target.name, true, &st) == 0 && S_ISREG(st.st_mode)) {
         c->created = true;
-        c->created_dev = st.st_dev;
-        c->created_ino = st.st_ino;
+        c->progress->created_dev = st.st_dev;
+        c->progress->created_ino = st.st_ino;
+        c->progress->created = true;
     }
 }
 
@@ -294,24 +295,36 @@ void copy_close(struct copy *c)
     stream_done(&c->source.stream);
 }
 
-static int remove_created(void *arg)
+/* Removes what was made, if the name still leads to it: 0 or -errno. */
+static int remove_created(const struct copy_options *o, struct copy_progress *p)
 {
-    struct copy *c = arg;
     struct stat st;
-    const char *path = c->target.name;
+    const char *path = o->target;
     if (strncmp(path, "file:", 5) == 0) {
         path += 5;
     }
-    if (lstat(path, &st) < 0 || st.st_dev != c->created_dev || st.st_ino != c->created_ino) {
+    if (!atomic_exchange(&p->created, false) || lstat(path, &st) < 0 ||
+        st.st_dev != p->created_dev || st.st_ino != p->created_ino) {
         return -ENOENT;
     }
     return unlink(path) < 0 ? -errno : 0;
 }
 
+static int remove_offloaded(void *arg)
+{
+    struct copy *c = arg;
+    return remove_created(c->options, c->progress);
+}
+
+void copy_abandon(const struct copy_options *o, struct copy_progress *progress)
+{
+    remove_created(o, progress);
+}
+
 void copy_clean_up(struct copy *c, struct copy_result *ret)
 {
     if (c->created) {
-        ret->target_removed = offload(remove_created, c) == 0;
+        ret->target_removed = offload(remove_offloaded, c) == 0;
         ret->target_incomplete = !ret->target_removed;
     } else {
         ret->target_incomplete = c->touched;

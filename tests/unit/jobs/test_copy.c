@@ -421,6 +421,41 @@ static void cancel_body(void)
     OK(!exists(b_path));
 }
 
+static void abandon_body(void)
+{
+    struct copier c = {0};
+    struct fgroup g;
+    unlink(b_path);
+    defaults(&c.options, "fault:hold-read@4M+1M:pattern:8M", b_path);
+    fgroup_init(&g);
+    EQ(fgroup_spawn(&g, copier, &c), 0);
+    while (c.progress.done < MIB) {
+        fiber_yield();
+    }
+    OK(exists(b_path));
+    copy_abandon(&c.options, &c.progress);
+    OK(!exists(b_path));
+    /* what is there by now is somebody else's */
+    make_file(b_path, 1, 0, 1);
+    copy_abandon(&c.options, &c.progress);
+    fgroup_cancel(&g);
+    fgroup_wait(&g, false);
+    EQ(c.r, -ECANCELED);
+    OK(exists(b_path));
+    /* and what is complete stays */
+    unlink(b_path);
+    defaults(&c.options, "pattern:1M", b_path);
+    copier(&c);
+    EQ(c.r, 0);
+    copy_abandon(&c.options, &c.progress);
+    OK(exists(b_path));
+}
+
+static void abandon_removes_what_was_made(void)
+{
+    in_worker(abandon_body);
+}
+
 static void cancel_removes_what_it_made(void)
 {
     in_worker(cancel_body);
@@ -602,6 +637,7 @@ int main(void)
     RUN(failures_name_endpoint_and_offset);
     RUN(refusals);
     RUN(cancel_removes_what_it_made);
+    RUN(abandon_removes_what_was_made);
     RUN(streams);
     RUN(extents_are_linear);
     RUN(rate_is_kept);
