@@ -257,6 +257,17 @@ def test_signals(tmp_path, number):
     os.close(writer)
 
 
+@pytest.mark.threaded
+def test_a_server_that_dies(images):
+    # Reads take for ever; whenever it is killed, there is no checksum.
+    with Nbdkit("--filter=delay", "file", images / "random-10m", "rdelay=1000") as peer:
+        program = start(PENSTOCK, "sum", peer.uri())
+        wait_until(lambda: signals_taken(program.pid), what="sum runs")
+        peer.kill()
+        assert program.wait() == 1
+        assert program.out() == b"" and peer.uri().encode() in program.err()
+
+
 def signals_taken(pid):
     """Whether its main thread blocks SIGINT."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
