@@ -1,7 +1,6 @@
 """
 The client against a server that can lie: one test for each rule for clients (C) and for both (B)
-of what the NBD protocol asks of a client. The number in a test's name is the rule's in the
-project's checklist.
+of docs/nbd-checklist.md. The number in a test's name is the rule's.
 """
 
 import json

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MINI_SIZE (4u << 20)
@@ -53,6 +54,11 @@ struct mini_connection {
     int fd;
     unsigned number;
 };
+
+static inline void mini_pause(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
 
 static inline bool mini_read(int fd, void *p, size_t len)
 {
