@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "core/fiber.h"
 #include "core/sigwait.h"
+#include "nbd/program.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ static void wait_signals(void *arg)
     if (s->last_words) {
         s->last_words(s->arg);
     }
+    programs_abandon();
     _exit(EXIT_FAILED);
 }
 

@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +52,13 @@ struct program {
     int status; /* of waitpid(), when reaped */
     bool told;  /* how it ended is no news: we sent a signal, or have said it */
     char *folder, *socket_path;
-    char *title; /* the program's name, for messages */
+    char *title;          /* the program's name, for messages */
+    struct program *next; /* in living */
 };
+
+/* All whose folder is not removed yet, for programs_abandon(). Held for a few instructions. */
+static pthread_mutex_t living_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct program *living;
 
 /* What the child needs, laid out before the fork. */
 struct launch {
@@ -299,6 +305,8 @@ static int fork_program(struct program *p, struct launch *l, struct error *err)
     return r;
 }
 
+static void is_living(struct program *p, bool lives);
+
 static int launch(struct program *p, const char *name, struct error *err)
 {
     struct launch l = {.listen_fd = -1};
@@ -314,6 +322,7 @@ static int launch(struct program *p, const char *name, struct error *err)
         r = p->title ? make_folder(p, err) : error_set(err, ENOMEM, "no memory for a name");
     }
     if (r == 0) {
+        is_living(p, true);
         l.listen_fd = r = make_listener(p, err);
     }
     if (r >= 0) {
@@ -402,6 +411,41 @@ static void end_process(struct program *p)
     }
 }
 
+static void remove_folder(const struct program *p)
+{
+    if (p->socket_path) {
+        unlink(p->socket_path);
+    }
+    if (p->folder) {
+        rmdir(p->folder);
+    }
+}
+
+static void is_living(struct program *p, bool lives)
+{
+    pthread_mutex_lock(&living_lock);
+    struct program **at = &living;
+    while (*at && *at != p) {
+        at = &(*at)->next;
+    }
+    if (lives) {
+        p->next = living;
+        living = p;
+    } else if (*at) {
+        *at = p->next;
+    }
+    pthread_mutex_unlock(&living_lock);
+}
+
+void programs_abandon(void)
+{
+    pthread_mutex_lock(&living_lock);
+    for (const struct program *p = living; p; p = p->next) {
+        remove_folder(p);
+    }
+    pthread_mutex_unlock(&living_lock);
+}
+
 void program_stop(struct program *p)
 {
     char how[64];
@@ -412,12 +456,8 @@ void program_stop(struct program *p)
     if (p->pid > 0 && p->reaped && !p->told && p->status != 0) {
         log_warning("%s %s", p->title, ending(p, how, sizeof how));
     }
-    if (p->socket_path) {
-        unlink(p->socket_path);
-    }
-    if (p->folder) {
-        rmdir(p->folder);
-    }
+    is_living(p, false);
+    remove_folder(p);
     free(p->socket_path);
     free(p->folder);
     free(p->title);

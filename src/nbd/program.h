@@ -30,4 +30,8 @@ extern uint64_t program_term_wait_ns;
  * fiber. NULL is fine. */
 void program_stop(struct program *p);
 
+/* Removes the sockets and folders of all of them, for a process that leaves at once; the programs
+ * end with it. Any thread. */
+void programs_abandon(void);
+
 #endif

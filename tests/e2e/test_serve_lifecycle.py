@@ -8,7 +8,8 @@ import socket
 import nbd
 import pytest
 
-from harness import PENSTOCK, Failed, Server, run, start, wait_until
+from harness import PENSTOCK, Failed, Server, requires, run, start, wait_until
+from harness.process import children_marked
 
 MIB = 1 << 20
 HELD = 65536
@@ -91,6 +92,27 @@ def test_a_second_signal_ends_it_at_once(short_tmp, tmp_path):
     assert "second signal" in server.err()
     server.wait(1)
     assert os.listdir(short_tmp) == []
+
+
+def test_a_second_signal_leaves_no_program_behind(short_tmp):
+    requires("nbdkit")
+    server = Server("--pid-file", short_tmp + "/pid", "[", "nbdkit", "--filter=delay", "memory",
+                    "1M", "rdelay=60", "]", env={"TMPDIR": short_tmp})
+    server.start()
+    client = connect(server.uri())
+    client.aio_pread(nbd.Buffer(4096), 0)
+    while client.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+        client.poll(1000)
+    assert len(os.listdir(short_tmp)) == 2
+
+    def gone():
+        server.program.kill(signal.SIGTERM)
+        return not server.program.running()
+
+    wait_until(gone)
+    assert os.listdir(short_tmp) == []
+    server.kill()
+    wait_until(lambda: not children_marked("PENSTOCK_TEST_SERVER", server._mark))
 
 
 def test_a_signal_while_it_starts(short_tmp):
