@@ -21,7 +21,7 @@ demo:
 
 # Everything that must hold before a change lands; the stages are listed in scripts/check-all.
 check:
-	@scripts/install-deps build test static
+	@scripts/install-deps build test static guests
 	@scripts/check-all
 
 install: build
