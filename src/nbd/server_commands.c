@@ -113,7 +113,7 @@ static void command_trim(struct connection *c, struct request *r)
 {
     struct error err;
     error_clear(&err);
-    __atomic_store_n(&c->export->written, true, __ATOMIC_RELAXED);
+    export_touched(c->export);
     int ret = in_pieces(c, r, discard_piece, 0, &err);
     if (ret >= 0 && (r->wire.flags & NBD_CMD_FLAG_FUA)) {
         ret = export_flush(c->export, &err);
@@ -146,7 +146,7 @@ static void command_zero(struct connection *c, struct request *r)
     struct error err;
     error_clear(&err);
     int ret;
-    __atomic_store_n(&c->export->written, true, __ATOMIC_RELAXED);
+    export_touched(c->export);
     if (r->wire.flags & NBD_CMD_FLAG_FAST_ZERO) {
         /* In one: after the first piece "not supported, nothing changed" would be a lie. */
         ret = volume_zero(c->volume, r->wire.offset, r->wire.length, flags | ZERO_NO_FALLBACK,

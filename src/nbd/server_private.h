@@ -263,6 +263,14 @@ void reply_hole(struct connection *c, const struct request *r, uint64_t offset, 
 /* For READ after the last content, or without any. */
 void reply_none(struct connection *c, const struct request *r);
 
+/* To be flushed at the end. Looked at first: all workers share the line. */
+static inline void export_touched(struct nbd_export *e)
+{
+    if (!__atomic_load_n(&e->written, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&e->written, true, __ATOMIC_RELAXED);
+    }
+}
+
 static inline void count_add(uint64_t *counter, uint64_t n)
 {
     /* One thread writes, others read: no locked instruction is needed. */

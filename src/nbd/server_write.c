@@ -47,7 +47,7 @@ void command_write(struct connection *c, struct request *r)
     }
     struct error err;
     error_clear(&err);
-    __atomic_store_n(&c->export->written, true, __ATOMIC_RELAXED);
+    export_touched(c->export);
     unsigned flags = r->wire.flags & NBD_CMD_FLAG_FUA ? WRITE_FUA : 0;
     int ret = volume_write(c->volume, r->payload, r->payload_len, r->wire.offset, flags, &err);
     ret = fua_end(c, r, ret, &err);
@@ -132,7 +132,7 @@ int write_pieces(struct connection *c, struct request *r)
     /* One flush at the end is cheaper than each piece on its own. */
     bool flush = fua && volume_can(c->volume, VOLUME_CAN_FLUSH);
     all.flags = fua && !flush ? WRITE_FUA : 0;
-    __atomic_store_n(&c->export->written, true, __ATOMIC_RELAXED);
+    export_touched(c->export);
     transmission_flush_aside(c);
     int broken = receive_pieces(&all, r);
     fgroup_wait(&all.group, true);

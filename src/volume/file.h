@@ -31,6 +31,7 @@ struct file {
     atomic_bool no_discard;
     atomic_bool no_seek;
     atomic_bool no_cachestat;
+    atomic_bool no_nowait;
     struct file_map map;
 };
 
