@@ -124,6 +124,7 @@ static void without_a_ring_threads_do_it(void)
 
 int main(void)
 {
+    unsetenv("PENSTOCK_IO"); /* whatever the run as a whole is told to use */
     RUN(refused_requests_are_offered_again);
     RUN(old_kernels_get_no_flags);
     RUN(without_a_ring_threads_do_it);
