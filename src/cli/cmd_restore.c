@@ -36,8 +36,8 @@ static const struct option_spec options[] = {
     {"offset", 0, OPT_SIZE(struct restore_cli, offset), "SIZE",
         "Start at this byte of FILE.", .fallback = "0"},
     {"digest", 0, OPT_FLAG(struct restore_cli, digest),
-        .help = "Check the stream against FILE.blkhash or the digest in a compressed file, and fail "
-        "where there is neither. A digest inside of a compressed file is always checked."},
+        .help = "Check the stream against FILE.blkhash or the digest in a compressed file, and "
+        "fail where there is neither. A digest inside of a compressed file is always checked."},
     {"as-is", 0, OPT_FLAG(struct restore_cli, as_is),
         .help = "Give the bytes of FILE, do not expand a compressed one."},
     {"threads", 0, OPT_NUMBER(struct restore_cli, threads), "N",

@@ -7,6 +7,9 @@
  * a write into the page cache may be throttled for the disk, and on many file systems NOWAIT
  * writes are refused anyway.
  *
+ * Files in memory (tmpfs) refuse RWF_NOWAIT and never need it: they are read and written with the
+ * plain calls, in pieces, since a round through ring or pool costs more than the copy.
+ *
  * A file system that does not know RWF_NOWAIT, and a file that is open with O_DIRECT (where NOWAIT
  * still waits for the disk), is left alone for some reads; what is remembered is a small counter
  * by descriptor number, so that a reused number cannot be wrong for long, and wrong only in speed.
@@ -21,7 +24,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include <linux/magic.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -42,12 +48,14 @@
 
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 static bool engine_uring;
+static bool engine_forced; /* everything goes through it, memory files too */
 
 static void choose_engine(void)
 {
     const char *want = getenv("PENSTOCK_IO");
     int r;
 
+    engine_forced = want && *want;
     if (want && strcmp(want, "threads") == 0) {
         return;
     }
@@ -185,6 +193,57 @@ static bool valid_range(uint64_t offset, uint64_t length)
     return offset <= INT64_MAX && length <= INT64_MAX - offset;
 }
 
+bool fileio_is_memory(int fd)
+{
+    struct statfs fs;
+
+    if (fstatfs(fd, &fs) != 0) {
+        return false;
+    }
+    return fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
+}
+
+/* The same, asked of the kernel only now and then. */
+static bool plain_is_fast(struct worker *w, int fd)
+{
+    struct memory_hint *hint = &w->memory_hints[(unsigned)fd % MEMORY_HINTS];
+
+    pthread_once(&engine_once, choose_engine);
+    if (engine_forced) {
+        return false;
+    }
+    if (hint->left == 0 || hint->fd != fd) {
+        *hint = (struct memory_hint){.fd = fd, .left = UINT8_MAX, .memory = fileio_is_memory(fd)};
+    }
+    hint->left--;
+    return hint->memory;
+}
+
+/* Up to len bytes in pieces, with a turn for others between them. Stops at the first short one. */
+static int64_t run_plain(enum io_op op, int fd, char *buf, size_t len, uint64_t offset)
+{
+    size_t total = 0;
+
+    while (total < len) {
+        size_t piece = len - total < NOWAIT_BYTES ? len - total : NOWAIT_BYTES;
+        struct io_request r = {
+            .op = op, .fd = fd, .buf = buf + total, .length = piece, .offset = offset + total};
+
+        call_kernel(&r);
+        if (r.result < 0 && r.result != -EINTR) {
+            return total ? (int64_t)total : r.result;
+        }
+        if (r.result == 0) {
+            break;
+        }
+        total += r.result > 0 ? (size_t)r.result : 0;
+        if (total < len) {
+            fiber_yield();
+        }
+    }
+    return (int64_t)total;
+}
+
 static bool nowait_wanted(struct worker *w, int fd)
 {
     uint8_t *skip = &w->nowait_skip[(unsigned)fd % sizeof w->nowait_skip];
@@ -260,6 +319,9 @@ ssize_t fileio_read(int fd, void *buf, size_t len, uint64_t offset)
     }
     check_buffer(buf, len);
     if (fiber_self() && len > 0) {
+        if (plain_is_fast(worker_current, fd)) {
+            return run_plain(IO_READ, fd, to, len, offset);
+        }
         total = read_resident(fd, to, len, offset, &end);
     }
     while (!end && total < len) {
@@ -298,6 +360,14 @@ int fileio_write(int fd, const void *buf, size_t len, uint64_t offset, int flags
         return -EINVAL;
     }
     check_buffer(buf, len);
+    if (fiber_self() && len > 0 && plain_is_fast(worker_current, fd)) {
+        int64_t n = run_plain(IO_WRITE, fd, from.out, len, offset);
+
+        if (n < 0) {
+            return (int)n;
+        }
+        total = (size_t)n; /* what is missing (a full disk) fails below, with its errno */
+    }
     while (total < len) {
         size_t left = len - total;
         struct io_request r = {.op = IO_WRITE,

@@ -23,6 +23,7 @@ struct file {
     int tail_fd;           /* O_DIRECT and a size that is no multiple of limits.min: buffered */
     bool block;            /* a block device */
     bool direct;           /* fd is O_DIRECT */
+    bool memory;           /* on tmpfs and the like: what is cached is ready */
     bool writethrough;     /* every write is on stable storage before it is answered */
     uint32_t memory_align; /* direct: of buffers */
     /* What the file system has refused once: set once, read by all. */
@@ -31,7 +32,6 @@ struct file {
     atomic_bool no_discard;
     atomic_bool no_seek;
     atomic_bool no_cachestat;
-    atomic_bool no_nowait;
     struct file_map map;
 };
 

@@ -4,19 +4,18 @@
  * All of the range must be resident now. cachestat(2) (Linux 6.5) counts its pages in one call;
  * where it is missing or refused, one byte of each page is read with RWF_NOWAIT. A page that is
  * there may still be on its way from the disk, so the last one, which arrives last, is read that
- * way in both cases (but on tmpfs, which does not know RWF_NOWAIT and has nothing on its way: a
- * page that is counted is there). What the kernel evicts between the question and the sending is
- * read again by sendfile: rare, and right.
+ * way in both cases. Files in memory (tmpfs) refuse RWF_NOWAIT: there a page that is cached is
+ * ready, and without cachestat all of the file is taken to be in memory (what was swapped out costs
+ * a wait). What the kernel evicts between the question and the sending is read again by sendfile:
+ * rare, and right.
  */
 #include "core/size.h"
 #include "volume/file.h"
 
 #include <errno.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #ifndef SYS_cachestat
@@ -43,32 +42,14 @@ static bool byte_ready(int fd, uint64_t off)
 {
     char byte;
     struct iovec iov = {.iov_base = &byte, .iov_len = 1};
-    errno = 0;
     return preadv2(fd, &iov, 1, (off_t)off, RWF_NOWAIT) == 1;
 }
 
-/* On tmpfs pages are in memory or in swap, and cachestat counts only the former. The file must
- * reach beyond off still: elsewhere the read of its last byte says so. */
-static bool in_memory(int fd, uint64_t off)
+/* What is in memory is ready as long as the file still reaches that far. */
+static bool memory_ready(int fd, uint64_t off)
 {
-    struct statfs fs;
     struct stat st;
-    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC && fstat(fd, &st) == 0 &&
-           (uint64_t)st.st_size > off;
-}
-
-static bool last_byte_ready(struct file *f, uint64_t off, bool counted)
-{
-    if (!atomic_load_explicit(&f->no_nowait, memory_order_relaxed)) {
-        if (byte_ready(f->fd, off)) {
-            return true;
-        }
-        if (errno != EOPNOTSUPP) {
-            return false;
-        }
-        atomic_store_explicit(&f->no_nowait, true, memory_order_relaxed);
-    }
-    return counted && in_memory(f->fd, off);
+    return fstat(fd, &st) == 0 && (uint64_t)st.st_size > off;
 }
 
 static uint64_t page_size(void)
@@ -114,11 +95,11 @@ int file_lend(struct volume *v, uint64_t off, uint64_t len, struct lent *ret)
         return -EAGAIN;
     }
     int resident = ask_cachestat(f, off, len);
-    bool counted = resident >= 0;
-    if (!counted) {
-        resident = probe_pages(f, off, len);
+    if (resident < 0) {
+        resident = f->memory || probe_pages(f, off, len);
     }
-    if (!resident || !last_byte_ready(f, off + len - 1, counted)) {
+    uint64_t last = off + len - 1;
+    if (!resident || !(f->memory ? memory_ready(f->fd, last) : byte_ready(f->fd, last))) {
         return -EAGAIN;
     }
     *ret = (struct lent){.fd = f->fd, .offset = off, .length = len};

@@ -7,6 +7,7 @@
  * be guessed is never written to as if it were raw); O_DIRECT is switched on last. A file that was
  * made here is removed again when a later step fails.
  */
+#include "core/fileio.h"
 #include "core/size.h"
 #include "volume/drivers.h"
 #include "volume/file.h"
@@ -243,6 +244,7 @@ static int set_up(struct file *f, const char *path, const struct endpoint_option
     }
     f->block = S_ISBLK(st.st_mode);
     f->direct = o->cache == CACHE_NONE;
+    f->memory = fileio_is_memory(f->fd);
     f->writethrough = o->cache == CACHE_WRITETHROUGH;
     bool resize = o->writable && !f->block && (made || o->set_size);
     int r = o->lock ? file_lock(f->fd, o->writable, resize, err) : 0;
