@@ -63,8 +63,9 @@ def check_own(block, version, data):
 class Client:
     """One connection, its blocks and what they hold."""
 
-    def __init__(self, number, uri):
+    def __init__(self, number, uri, alone=False):
         self.number = number
+        self.kinds = (5, 2, 1, 4, 0 if alone else 2)
         self.random = random.Random(number)
         self.versions = {number + CLIENTS * n: 0 for n in range(OWN_BLOCKS)}
         self.written = 0
@@ -77,7 +78,7 @@ class Client:
         """Starts a random operation on an own block; (cookie, what to do when it is done)."""
         handle = self.handle
         offset = block * BLOCK
-        kind = self.random.choices(("write", "zero", "trim", "read", "wide"), (5, 2, 1, 4, 2))[0]
+        kind = self.random.choices(("write", "zero", "trim", "read", "wide"), self.kinds)[0]
         if kind == "write":
             self.written += 1
             version = self.written
@@ -162,7 +163,10 @@ def test_soak(tmp_path, kind):
     with Server(disk) as server:
         before = server.descriptors()
 
-        clients = [Client(number, server.uri()) for number in range(CLIENTS)]
+        # Clients that read what another writes at that moment are a data race of theirs, which TSan
+        # rightly sees where a disk is memory.
+        alone = SANITIZED and kind == "memory"
+        clients = [Client(number, server.uri(), alone) for number in range(CLIENTS)]
         samples = []
         until = time.monotonic() + seconds
         threads = [threading.Thread(target=client.work, args=(until, samples, server))
