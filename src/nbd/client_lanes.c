@@ -116,10 +116,11 @@ static void worker_ends(void *arg)
     nbd_connection_close(lane);
 }
 
+/* The calling worker's own. */
 static void add_lane(struct nbd_client *c, struct nbd_connection *lane)
 {
     c->lanes_open++;
-    atomic_store(&c->lanes[worker_index(lane->worker)], lane);
+    atomic_store(&c->lanes[worker_index(worker_self())], lane);
 }
 
 int nbd_client_open_lane(struct nbd_client *c, uint64_t deadline_ns, struct error *err)

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct nbd_handshake h;
     struct tape tape = {.ch = {.ops = &tape_ops}, .data = data, .left = size};
-    struct nbd_facts facts;
+    struct nbd_facts facts = {0};
     struct error err = {0};
 
     int r = nbd_handshake_start(&h, &tape.ch, &err);
