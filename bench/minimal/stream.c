@@ -32,8 +32,7 @@ int main(int argc, char **argv)
     struct stat st;
     int fd = argc == 2 ? open(argv[1], O_RDONLY) : -1;
     char *buf = aligned_alloc(4096, BUFFER);
-    if (fd < 0 || fstat(fd, &st) != 0 || !buf ||
-        socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
+    if (fd < 0 || fstat(fd, &st) != 0 || !buf || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
         perror("stream");
         return 1;
     }

@@ -13,7 +13,7 @@ struct endpoint_cli {
     uint64_t socket_buffer;      /* bytes or SOCKET_BUFFER_... */
     uint64_t connections;        /* 0: automatic */
     uint64_t connect_timeout_ns; /* 0: none */
-    uint64_t reconnect_ns; /* 0: not */
+    uint64_t reconnect_ns;       /* 0: not */
     unsigned format;             /* enum endpoint_format */
 };
 

@@ -18,9 +18,9 @@ enum fdwait_dir { FDWAIT_READ, FDWAIT_WRITE };
 
 struct fdwait {
     struct worker *worker;
-    int fd;         /* not owned */
-    bool pollable;  /* false: epoll refused it (a regular file); it is always ready */
-    bool ready[2];  /* an edge that nobody has waited for yet */
+    int fd;        /* not owned */
+    bool pollable; /* false: epoll refused it (a regular file); it is always ready */
+    bool ready[2]; /* an edge that nobody has waited for yet */
     struct fiber *waiter[2];
 };
 

@@ -35,7 +35,7 @@ int digest_one(const struct digest *d, const void *data, size_t len, uint8_t *ou
  * other in out. Whole blocks are hashed two (or more) at a time where the CPU gains by it.
  */
 int digest_blocks(const struct digest *d, const void *data, size_t block_size, size_t n,
-    uint8_t *out);
+                  uint8_t *out);
 
 /* The outer hash. */
 struct blkhash_outer;

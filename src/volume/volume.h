@@ -30,23 +30,23 @@ struct volume;
 struct volume_state;
 
 #define VOLUME_SIZE_MAX ((uint64_t)INT64_MAX) /* 8 EiB - 1: what off_t can name */
-#define VOLUME_TRANSFER_MAX (64u << 20)      /* the largest read or write passed to a driver */
+#define VOLUME_TRANSFER_MAX (64u << 20)       /* the largest read or write passed to a driver */
 
 enum volume_cap {
     VOLUME_CAN_WRITE = 1 << 0,
-    VOLUME_CAN_FLUSH = 1 << 1,      /* flush means something */
-    VOLUME_CAN_FUA = 1 << 2,        /* the driver does FUA itself; else flush is called after */
-    VOLUME_CAN_ZERO = 1 << 3,       /* efficient zero */
-    VOLUME_CAN_FAST_ZERO = 1 << 4,  /* no_fallback is understood */
+    VOLUME_CAN_FLUSH = 1 << 1,     /* flush means something */
+    VOLUME_CAN_FUA = 1 << 2,       /* the driver does FUA itself; else flush is called after */
+    VOLUME_CAN_ZERO = 1 << 3,      /* efficient zero */
+    VOLUME_CAN_FAST_ZERO = 1 << 4, /* no_fallback is understood */
     VOLUME_CAN_DISCARD = 1 << 5,
     VOLUME_CAN_CACHE = 1 << 6,
     VOLUME_CAN_EXTENTS = 1 << 7,
-    VOLUME_IS_COHERENT = 1 << 8,    /* lanes see all writes, a flush covers all: MULTI_CONN */
+    VOLUME_IS_COHERENT = 1 << 8, /* lanes see all writes, a flush covers all: MULTI_CONN */
     VOLUME_IS_ROTATIONAL = 1 << 9,
-    VOLUME_TAKES_ANY_SIZE = 1 << 10,/* null: as a target it becomes as large as needed */
-    VOLUME_READS_ZERO = 1 << 11,    /* freshly made: everything reads as zeros */
+    VOLUME_TAKES_ANY_SIZE = 1 << 10, /* null: as a target it becomes as large as needed */
+    VOLUME_READS_ZERO = 1 << 11,     /* freshly made: everything reads as zeros */
     VOLUME_CAN_RESIZE = 1 << 12,
-    VOLUME_NO_DATA = 1 << 13,       /* null: what is written is not kept */
+    VOLUME_NO_DATA = 1 << 13, /* null: what is written is not kept */
 };
 
 struct volume_limits {
@@ -84,15 +84,14 @@ struct volume_ops {
     const char *name; /* "file", "nbd", ... */
     int (*read)(struct volume *v, void *buf, size_t len, uint64_t off, struct error *err);
     int (*write)(struct volume *v, const void *buf, size_t len, uint64_t off, unsigned flags,
-        struct error *err);
+                 struct error *err);
     int (*flush)(struct volume *v, struct error *err);
     int (*zero)(struct volume *v, uint64_t off, uint64_t len, unsigned flags, struct error *err);
-    int (*discard)(struct volume *v, uint64_t off, uint64_t len, unsigned flags,
-        struct error *err);
+    int (*discard)(struct volume *v, uint64_t off, uint64_t len, unsigned flags, struct error *err);
     int (*cache)(struct volume *v, uint64_t off, uint64_t len, struct error *err);
     /* extents from off on, consecutive, covering at most len: how many (>= 1), or -errno */
     int (*extents)(struct volume *v, uint64_t off, uint64_t len, struct extent *out, size_t max,
-        struct error *err);
+                   struct error *err);
     int (*resize)(struct volume *v, uint64_t size, struct error *err);
     /* what is ready to be sent without waiting for a disk: 0, or -EAGAIN (read it instead) */
     int (*lend)(struct volume *v, uint64_t off, uint64_t len, struct lent *ret);
@@ -101,32 +100,31 @@ struct volume_ops {
     void (*close)(struct volume *v);
     /* More about it for `info`, as name and value pairs; may be NULL. */
     void (*describe)(struct volume *v, void (*say)(void *arg, const char *key, const char *value),
-        void *arg);
+                     void *arg);
 };
 
 /* Drivers put this first in their own struct. All fields are fixed once open has returned, but
  * size (resize). */
 struct volume {
     const struct volume_ops *ops;
-    char *endpoint; /* for messages; owned (malloc) */
+    char *endpoint;             /* for messages; owned (malloc) */
     struct volume_state *state; /* volume.c's own */
-    uint64_t size;  /* bytes */
-    unsigned caps;  /* enum volume_cap */
+    uint64_t size;              /* bytes */
+    unsigned caps;              /* enum volume_cap */
     struct volume_limits limits;
 };
 
 int volume_read(struct volume *v, void *buf, size_t len, uint64_t off, struct error *err);
 int volume_write(struct volume *v, const void *buf, size_t len, uint64_t off, unsigned flags,
-    struct error *err);
+                 struct error *err);
 int volume_flush(struct volume *v, struct error *err);
 int volume_zero(struct volume *v, uint64_t off, uint64_t len, unsigned flags, struct error *err);
-int volume_discard(struct volume *v, uint64_t off, uint64_t len, unsigned flags,
-    struct error *err);
+int volume_discard(struct volume *v, uint64_t off, uint64_t len, unsigned flags, struct error *err);
 int volume_cache(struct volume *v, uint64_t off, uint64_t len, struct error *err);
 /* How many extents were written to out: at least one, together at most len, neighbours differ.
  * max >= 1, len > 0. May cover less than len: ask again from where it ended. */
 int volume_extents(struct volume *v, uint64_t off, uint64_t len, struct extent *out, size_t max,
-    struct error *err);
+                   struct error *err);
 int volume_resize(struct volume *v, uint64_t size, struct error *err);
 /* 0, or -EAGAIN when there is nothing to lend. The range stays valid while the volume is open; its
  * bytes may show later writes. PENSTOCK_NO_LEND=1 in the environment makes it -EAGAIN always. */

@@ -31,12 +31,11 @@ static inline bool tap_check(bool ok, const char *file, int line, const char *te
     return ok;
 }
 
-static inline bool tap_equal(long long a, long long b, const char *file, int line,
-    const char *text)
+static inline bool tap_equal(long long a, long long b, const char *file, int line, const char *text)
 {
     if (!tap_check(a == b, file, line, text)) {
         printf("#   left %lld (%#llx), right %lld (%#llx)\n", a, (unsigned long long)a, b,
-            (unsigned long long)b);
+               (unsigned long long)b);
         fflush(stdout);
         return false;
     }
@@ -44,7 +43,7 @@ static inline bool tap_equal(long long a, long long b, const char *file, int lin
 }
 
 static inline bool tap_same_text(const char *a, const char *b, const char *file, int line,
-    const char *text)
+                                 const char *text)
 {
     bool same = a && b && strcmp(a, b) == 0;
     if (!tap_check(same, file, line, text)) {
