@@ -16,6 +16,11 @@ endpoint_open_fn null_open;
 endpoint_open_fn pattern_open;
 endpoint_open_fn slice_open;
 endpoint_open_fn fault_open;
+endpoint_open_fn nfsc_open;
+
+/* What an image starts with, n bytes of it: -EINVAL when it is a known format's, which is never
+ * written to as if it were raw. Pure. */
+int image_refuse(const void *head, size_t n, struct error *err);
 
 /* "OFFSET[+SIZE]:ENDPOINT": where ENDPOINT starts in spec, or NULL. *size is written when *sized.
  * Pure. */

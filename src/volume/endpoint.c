@@ -12,6 +12,8 @@
 #include "core/size.h"
 #include "volume/drivers.h"
 
+#include "config.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -28,10 +30,16 @@ static const char *const null_schemes[] = {"null", NULL};
 static const char *const pattern_schemes[] = {"pattern", NULL};
 static const char *const slice_schemes[] = {"slice", NULL};
 static const char *const fault_schemes[] = {"fault", NULL};
+#if HAVE_LIBNFS
+static const char *const nfs_schemes[] = {"nfs", NULL};
+#endif
 
 static const struct endpoint_driver built_in[] = {
     {file_schemes, file_open},       {memory_schemes, memory_open}, {null_schemes, null_open},
     {pattern_schemes, pattern_open}, {slice_schemes, slice_open},   {fault_schemes, fault_open},
+#if HAVE_LIBNFS
+    {nfs_schemes, nfsc_open},
+#endif
 };
 
 static const struct endpoint_driver *registered[DRIVERS_MAX];

@@ -42,16 +42,12 @@ static const struct magic magics[] = {
     {"Parallels", 0, 16, "WithouFreSpacExt"},
 };
 
-static int refuse_known_formats(int fd, struct error *err)
+int image_refuse(const void *head, size_t n, struct error *err)
 {
-    char head[512];
-    ssize_t n = pread(fd, head, sizeof(head), 0);
-    if (n < 0) {
-        return error_set(err, errno, "cannot read its first bytes");
-    }
     for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++) {
         const struct magic *m = &magics[i];
-        if (m->offset + m->len <= (size_t)n && memcmp(head + m->offset, m->bytes, m->len) == 0) {
+        if (m->offset + m->len <= n &&
+            memcmp((const char *)head + m->offset, m->bytes, m->len) == 0) {
             return error_set(
                 err, EINVAL,
                 "it starts like a %s image, so it is not written to as if it were raw; "
@@ -60,6 +56,16 @@ static int refuse_known_formats(int fd, struct error *err)
         }
     }
     return 0;
+}
+
+static int refuse_known_formats(int fd, struct error *err)
+{
+    char head[512];
+    ssize_t n = pread(fd, head, sizeof(head), 0);
+    if (n < 0) {
+        return error_set(err, errno, "cannot read its first bytes");
+    }
+    return image_refuse(head, (size_t)n, err);
 }
 
 /*
