@@ -17,6 +17,7 @@
 #include "core/worker.h"
 #include "volume/volume.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -188,6 +189,7 @@ static int measure(const struct bench_io_options *o, unsigned depth, unsigned ro
                    struct measured *m, struct error *err)
 {
     unsigned count = o->volumes_count * depth;
+    assert(count > 0);
     struct lane *lanes = calloc(count, sizeof(*lanes));
     struct run run = {.o = o};
     if (!lanes) {

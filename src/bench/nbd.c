@@ -57,7 +57,7 @@ static int write_disk(const char *path, uint64_t size, struct error *err)
     enum { CHUNK = 1 << 20 };
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     uint64_t *buf = malloc(CHUNK);
-    int r = fd < 0 || !buf ? -errno : 0;
+    int r = fd < 0 ? -errno : buf ? 0 : -ENOMEM;
     uint64_t x = 88172645463325252u; /* xorshift64: nothing that zero detection can use */
     for (uint64_t at = 0; r == 0 && at < size;) {
         for (size_t i = 0; i < CHUNK / sizeof(*buf); i++) {

@@ -165,7 +165,7 @@ static int measure(struct bench *b, enum way way, uint64_t pipe_size, struct mea
 {
     int ends[2], status = 0;
     struct sizing sizing;
-    struct rusage before, after, theirs;
+    struct rusage before = {0}, after = {0}, theirs = {0};
     uint64_t moved = 0;
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return error_set(err, errno, "no pipe");
