@@ -80,8 +80,20 @@ static bool ready_now(int fd, short events)
     return poll(&p, 1, 0) > 0;
 }
 
-static ssize_t try_read(struct stream *s, void *buf, size_t len)
+static ssize_t file_read(struct stream *s, void *buf, size_t len)
 {
+    ssize_t n = fileio_read(s->fd, buf, len, s->position);
+    if (n > 0) {
+        s->position += (uint64_t)n;
+    }
+    return n;
+}
+
+ssize_t stream_try_read(struct stream *s, void *buf, size_t len)
+{
+    if (s->kind == STREAM_FILE) {
+        return file_read(s, buf, len);
+    }
     if (s->kind == STREAM_SOCKET) {
         ssize_t n = recv(s->fd, buf, len, MSG_DONTWAIT);
         return n < 0 ? -errno : n;
@@ -101,13 +113,9 @@ static ssize_t try_read(struct stream *s, void *buf, size_t len)
     return n < 0 ? -errno : n;
 }
 
-static ssize_t file_read(struct stream *s, void *buf, size_t len)
+int stream_wait_readable(struct stream *s)
 {
-    ssize_t n = fileio_read(s->fd, buf, len, s->position);
-    if (n > 0) {
-        s->position += (uint64_t)n;
-    }
-    return n;
+    return s->kind == STREAM_FILE ? 0 : wait_for(s, FDWAIT_READ);
 }
 
 ssize_t stream_read_some(struct stream *s, void *buf, size_t len)
@@ -119,14 +127,14 @@ ssize_t stream_read_some(struct stream *s, void *buf, size_t len)
         if (fiber_canceled()) {
             return -ECANCELED;
         }
-        ssize_t n = try_read(s, buf, len);
+        ssize_t n = stream_try_read(s, buf, len);
         if (n == -EINTR) {
             continue;
         }
         if (n != -EAGAIN) {
             return n;
         }
-        int r = wait_for(s, FDWAIT_READ);
+        int r = stream_wait_readable(s);
         if (r < 0) {
             return r;
         }

@@ -34,6 +34,11 @@ void stream_done(struct stream *s);
 
 /* At least one byte and at most len, 0 at the end, -errno, -ECANCELED. len > 0. */
 ssize_t stream_read_some(struct stream *s, void *buf, size_t len);
+/* As stream_read_some(), but -EAGAIN instead of waiting, and no fiber is needed: for a job on the
+ * thread pool that reads while the stream has something. */
+ssize_t stream_try_read(struct stream *s, void *buf, size_t len);
+/* Waits until there may be something to read. 0 or -ECANCELED. */
+int stream_wait_readable(struct stream *s);
 /* len bytes, or fewer at the end of the stream; -errno. */
 ssize_t stream_read(struct stream *s, void *buf, size_t len);
 /* 0 when all is written, or -errno (-EPIPE: the reader has gone). */

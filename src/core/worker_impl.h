@@ -88,13 +88,14 @@ struct exit_hook {
     void *arg;
 };
 
-#define MEMORY_HINTS 64u
+#define FILE_HINTS 64u
 
-/* Whether fd lies in memory; holds for `left` more uses. */
-struct memory_hint {
+/* What fd is; holds for `left` more uses. */
+struct file_hint {
     int fd;
     uint8_t left;
-    bool memory;
+    bool memory; /* lies in a file system of memory */
+    bool direct; /* open with O_DIRECT */
 };
 
 struct worker {
@@ -122,9 +123,9 @@ struct worker {
     unsigned stacks_kept;
     struct uring *uring; /* uring.c; NULL: not made yet, or refused */
     bool uring_tried;
-    struct bufcache *bufcache;                     /* bufpool.c */
-    uint8_t nowait_skip[256];                      /* fileio.c */
-    struct memory_hint memory_hints[MEMORY_HINTS]; /* fileio.c */
+    struct bufcache *bufcache;               /* bufpool.c */
+    uint8_t nowait_skip[256];                /* fileio.c */
+    struct file_hint file_hints[FILE_HINTS]; /* fileio.c */
 
     /* any thread */
     _Alignas(64) _Atomic(struct mail *) mailbox; /* last first */

@@ -23,6 +23,7 @@
 #include "digest/zero.h"
 #include "jobs/frames.h"
 #include "jobs/pace.h"
+#include "jobs/save_move.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -53,7 +54,8 @@ struct save {
     struct frames_row *rows;
     uint64_t rows_room;
 
-    int failed; /* the first -errno, told in err */
+    uint64_t moving_ns; /* run_move() */
+    int failed;         /* the first -errno, told in err */
     struct error *err;
 };
 
@@ -278,6 +280,22 @@ static unsigned lanes_wanted(const struct save *s)
     return n < LANES_MAX ? n : LANES_MAX;
 }
 
+/* Bytes as they are through the page cache: 0 or -errno, 1 when that is not what is wanted. */
+static int run_move(struct save *s)
+{
+    struct save_move m = {.in = &s->in, .offset = s->o->store.offset, .name = s->o->store.name};
+    m.out_fd = store_cached_fd(s->out, &m.write_flags);
+    if (m.out_fd < 0 || s->o->codec || s->digest || s->o->sparse) {
+        return 1;
+    }
+    m.pace = &s->pace;
+    m.progress = s->o->progress;
+    int r = save_move_run(&m, s->err);
+    s->result->bytes = s->result->stored_bytes = s->position = m.moved;
+    s->moving_ns = m.writing_ns;
+    return r;
+}
+
 static int run_lanes(struct save *s)
 {
     for (unsigned i = 0; i < lanes_wanted(s); i++) {
@@ -375,6 +393,9 @@ static int stream_to_store(struct save *s)
 {
     int r = write_head(s);
     if (r == 0) {
+        r = run_move(s);
+    }
+    if (r == 1) {
         r = run_lanes(s);
     }
     if (r == 0) {
@@ -415,7 +436,7 @@ int save_run(const struct save_options *o, struct save_result *ret, struct error
         r = stream_to_store(&s);
         ret->way = store_way(s.out);
         ret->producer_wait_ns = s.in.waited_ns;
-        ret->store_wait_ns = store_waited_ns(s.out);
+        ret->store_wait_ns = store_waited_ns(s.out) + s.moving_ns;
     }
     ret->elapsed_ns = worker_now_ns(worker_self()) - start;
     fiber_shield(); /* what is left is to be closed and removed, canceled or not */

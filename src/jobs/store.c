@@ -1,5 +1,5 @@
 /*
- * A store writes with one of three system-level ways, found out at the first write:
+ * A store writes with one of three system-level ways, found out when it is opened:
  *
  *   direct asked: pwritev2(RWF_DONTCACHE), where the file system has it; it goes through the page
  *   cache, is written out at once and leaves nothing behind, and it beats O_DIRECT at depth 1 by
@@ -181,11 +181,21 @@ static int look_at_fd(struct store *s, const struct store_options *o, struct err
     return 0;
 }
 
-/* Whether RWF_DONTCACHE is taken: a write of no bytes tells without touching anything. */
+/*
+ * Whether RWF_DONTCACHE is taken. A write of no bytes returns before the flag is looked at, so a
+ * byte is read, through a descriptor of its own (ours may be write-only). Where that can't be
+ * opened the answer is no.
+ */
 static bool dontcache_works(int fd)
 {
-    struct iovec iov = {NULL, 0};
-    return pwritev2(fd, &iov, 0, 0, RWF_DONTCACHE) == 0;
+    char byte;
+    struct iovec iov = {&byte, 1};
+    int reader = bypass_reopen(fd, O_RDONLY, false);
+    bool works = reader >= 0 && preadv2(reader, &iov, 1, 0, RWF_DONTCACHE) >= 0;
+    if (reader >= 0) {
+        close(reader);
+    }
+    return works;
 }
 
 static void choose_way(struct store *s, bool direct)
@@ -287,10 +297,6 @@ static int write_cached(struct store *s, const char *buf, size_t len, uint64_t a
     fmutex_lock(&s->cached_turn);
     int flags = s->way == STORE_DONTCACHE ? RWF_DONTCACHE : 0;
     int r = fileio_write(s->fd, buf, len, at, flags);
-    if (r == -EOPNOTSUPP && flags) {
-        s->way = STORE_BUFFERED;
-        r = fileio_write(s->fd, buf, len, at, 0);
-    }
     fmutex_unlock(&s->cached_turn);
     return r;
 }
@@ -349,6 +355,13 @@ int store_write(struct store *s, const void *buf, size_t len, uint64_t offset, s
     }
     s->waited_ns += worker_now_ns(worker_self()) - start;
     return r < 0 ? write_failed(s, r, at, err) : 0;
+}
+
+int store_cached_fd(const struct store *s, int *flags)
+{
+    *flags = s->way == STORE_DONTCACHE ? RWF_DONTCACHE : 0;
+    bool cached = !s->stream && (s->way == STORE_BUFFERED || s->way == STORE_DONTCACHE);
+    return cached ? s->fd : -1;
 }
 
 static int write_zeros(struct store *s, uint64_t length, uint64_t offset, struct error *err)

@@ -43,6 +43,9 @@ int store_open(const struct store_options *o, struct store **ret, struct error *
  * may write different ranges at a time.
  */
 int store_write(struct store *s, const void *buf, size_t len, uint64_t offset, struct error *err);
+/* Whether writes go through the page cache, where one thread that reads and writes in turn is best
+ * (save_move.c): then its descriptor and the flags for pwritev2(), else -1. */
+int store_cached_fd(const struct store *s, int *flags);
 /* length bytes of zeros as a hole where the store is fresh, else written or zeroed. */
 int store_zero(struct store *s, uint64_t length, uint64_t offset, struct error *err);
 
