@@ -9,7 +9,7 @@ import shlex
 import socket
 
 import pytest
-from harness import PENSTOCK, random_bytes, start, wait_until
+from harness import PENSTOCK, start, wait_until
 from harness import guest as guests
 
 FDWRAP = os.path.join(os.path.dirname(PENSTOCK), "../../tests/guests/fdwrap")
@@ -141,23 +141,3 @@ def test_a_full_disk(machine, tmp_path, way):
         os.close(w)
         assert program.wait() == 1
         assert b"No space left on device" in program.err()
-
-
-def test_a_state_that_is_damaged(guest, tmp_path):
-    """What penstock finds is an error, and no guest runs on it."""
-    path = tmp_path / "state"
-    data = random_bytes(8 << 20)
-    saved = start(PENSTOCK, "save", "--compress=zstd", "--digest", path, stdin=data)
-    assert saved.wait() == 0
-    with open(path, "r+b") as file:
-        file.seek(5 << 20)
-        file.write(bytes(4096))
-    with guests.Machine(guest, tmp_path, "copy", incoming=True) as copy:
-        r, w = os.pipe()
-        program = start(PENSTOCK, "restore", path, stdout=w)
-        os.close(w)
-        copy.qmp.call("getfd", fds=[r], fdname="state")
-        os.close(r)
-        copy.qmp.call("migrate-incoming", uri="fd:state")
-        assert copy.program.wait() == 1  # QEMU's own way of saying so
-        assert program.wait() == 1

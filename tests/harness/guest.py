@@ -108,7 +108,10 @@ class Qmp:
     def receive(self, seconds=60):
         self.sock.settimeout(time_limit(seconds))
         while b"\n" not in self.buffer:
-            data = self.sock.recv(65536)
+            try:
+                data = self.sock.recv(65536)
+            except ConnectionResetError:
+                data = b""
             if not data:
                 raise process.Failed("QEMU has closed its control socket")
             self.buffer += data
@@ -118,7 +121,10 @@ class Qmp:
     def call(self, command, fds=(), **arguments):
         line = json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n"
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.sock.sendmsg([line], rights)
+        try:
+            self.sock.sendmsg([line], rights)
+        except (BrokenPipeError, ConnectionResetError):
+            raise process.Failed("QEMU has closed its control socket") from None
         while True:
             answer = self.receive()
             if "event" in answer:
