@@ -148,15 +148,17 @@ static int run_command(const struct command *c, int argc, char **argv)
     return code;
 }
 
-/* Descriptors 0, 1 and 2 exist from here on: a disk that is opened as 2 would get our messages. */
+/*
+ * Descriptors 0, 1 and 2 exist from here on: a disk that is opened as 2 would get our messages.
+ * One that was closed stays unusable, in that it is open for the wrong direction: what nobody gave
+ * is not an empty disk, and an answer that nobody can get is a failure.
+ */
 static void open_standard_fds(void)
 {
-    int fd;
-    do {
-        fd = open("/dev/null", O_RDWR);
-    } while (fd >= 0 && fd <= 2);
-    if (fd > 2) {
-        close(fd);
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) {
+            return;
+        }
     }
 }
 

@@ -249,9 +249,13 @@ static int transfer(struct copy *c, struct copy_result *ret)
     if (c->workers > 1) {
         int r = workers_start(c->workers - 1, &others);
         if (r < 0) {
+            fiber_shield();
+            copy_close(c);
+            fiber_unshield();
             return error_set(&c->error, -r, "can't start %u workers", c->workers);
         }
     }
+    c->touched = true;
     if (fiber_canceled()) {
         copy_fail(c, -ECANCELED, NULL);
     }
@@ -310,7 +314,6 @@ int copy_run(const struct copy_options *o, struct copy_progress *progress, struc
     int r = copy_open(c, &c->error);
     if (r == 0) {
         choose(c);
-        c->touched = true;
         c->progress->total = c->source.volume ? c->size : 0;
         r = transfer(c, ret);
     }

@@ -147,12 +147,32 @@ static int explain_open(const char *path, int code, const struct endpoint_option
     return error_set(err, code, "cannot open it for %s", o->writable ? "writing" : "reading");
 }
 
+/*
+ * Some files have no size but contents: those of /proc are made as they are read. Taken for a disk
+ * they would be an empty one, without an error.
+ */
+static int refuse_unsized(int fd, struct error *err)
+{
+    char byte;
+    struct stat st;
+    if (pread(fd, &byte, 1, 0) <= 0 || fstat(fd, &st) < 0 || st.st_size > 0) {
+        return 0; /* empty, or not any more */
+    }
+    return error_set(err, EINVAL,
+                     "it has contents but no size, like the files of /proc, so it is not a disk "
+                     "(as a pipe it can be copied: cat FILE | penstock copy - TARGET)");
+}
+
 /* Size of a file: made, cut or grown as o says. Sets VOLUME_READS_ZERO where that is known. */
 static int regular_size(struct file *f, const struct stat *st, const struct endpoint_options *o,
                         bool made, struct error *err)
 {
     struct volume *v = &f->volume;
     v->size = (uint64_t)st->st_size;
+    int r = v->size == 0 && !made ? refuse_unsized(f->fd, err) : 0;
+    if (r < 0) {
+        return r;
+    }
     if (o->writable && (made || o->set_size) && o->create_size != v->size) {
         if (o->create_size > VOLUME_SIZE_MAX) {
             return error_set(err, EFBIG, "no file can be that large");

@@ -93,6 +93,23 @@ def test_help_to_a_full_disk_fails():
         run("penstock", "info", "null:1M", status=1, stdout=full)
 
 
+def test_closed_standard_descriptors(tmp_path):
+    """What nobody gave is not an empty disk, and an answer that nobody can get is a failure."""
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"x" * 70000)
+    out = tmp_path / "out"
+    for command, ends in [
+        (f"copy - {out} <&-", 1), (f"save {out} <&-", 1), ("sum - <&-", 1),
+        (f"copy {disk} - >&-", 1), (f"restore {disk} >&-", 1), (f"sum {disk} >&-", 1),
+        (f"info {disk} >&-", 1), ("--version >&-", 1),
+        # Who needs none of them has no use for them.
+        (f"copy {disk} {out} <&- >&- 2>&-", 0), (f"compare {disk} {out} <&- 2>&-", 0),
+    ]:
+        run("sh", "-c", f'"$0" {command}', PENSTOCK, status=ends)
+        assert disk.read_bytes() == b"x" * 70000, command
+    assert sorted(os.listdir(tmp_path)) == ["disk", "out"]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_man_page_and_completions_know_the_same_options(command):
     wanted = set(names(command))

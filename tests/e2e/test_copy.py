@@ -372,3 +372,22 @@ def test_bar_on_a_terminal():
         os.close(master)
         os.close(slave)
     assert b"100" in shown and b"copy" in shown
+
+
+def test_files_without_a_size(tmp_path):
+    """A file of /proc has contents and no size: not an empty disk."""
+    out = tmp_path / "out"
+    assert "no size" in copy("/proc/version", out, status=1).err
+    assert not out.exists()
+    with open("/proc/version", "rb") as file:
+        copy("-", out, stdin=file)
+    assert out.read_bytes().startswith(b"Linux")
+
+
+def test_no_descriptors_for_the_workers(tmp_path):
+    """Neither a leak (of which only ASan would tell), nor a target that looks done."""
+    disk = small(tmp_path / "disk", 300000)
+    result = run("bash", "-c", 'ulimit -n 40; exec "$@"', "bash", PENSTOCK, "copy",
+                 "--workers=64", "--request-size=4K", disk, tmp_path / "out", status=1)
+    assert "can't start 64 workers" in result.err, result.err
+    assert os.listdir(tmp_path) == ["disk"]
