@@ -81,7 +81,14 @@ static void command_flush(struct connection *c, struct request *r)
 {
     struct error err;
     error_clear(&err);
-    command_end(c, r, export_flush(c->export, &err), &err);
+    int ret = 0;
+    if (!c->export->read_only && !volume_can(c->volume, VOLUME_CAN_FLUSH)) {
+        /* It was not advertised, and saying yes would be a promise that nobody keeps. */
+        ret = error_set(&err, EINVAL, "this export can not be flushed");
+    } else {
+        ret = export_flush(c->export, &err);
+    }
+    command_end(c, r, ret, &err);
 }
 
 typedef int piece_fn(struct connection *c, uint64_t off, uint64_t len, unsigned flags,

@@ -93,7 +93,7 @@ def disk(tmp_path):
     (lambda disk: QemuNbd("-f", "raw", disk), {reads, writes, resizes}),
     (lambda disk: QemuNbd("-f", "raw", "-r", disk), {resizes}),
 ], ids=["qemu-io", "qemu-io -r", "qemu-nbd", "qemu-nbd -r"])
-def test_qemu_keeps_us_out(disk, peer, keeps_out):
+def test_s193_qemu_keeps_us_out(disk, peer, keeps_out):
     with peer(disk):
         for command in (reads, writes, resizes):
             result = command(disk)
@@ -103,14 +103,14 @@ def test_qemu_keeps_us_out(disk, peer, keeps_out):
     assert not refused(reads(disk)) and not refused(writes(disk)) and not refused(resizes(disk))
 
 
-def test_our_writer_keeps_qemu_out(tmp_path, disk):
+def test_s193_our_writer_keeps_qemu_out(tmp_path, disk):
     with Held(tmp_path, "copy", "-n", "fault:hold-read=FLAG:pattern:1M", disk):
         assert refused(qemu_converts(disk)) and refused(qemu_writes(disk))
         assert refused(reads(disk)) and refused(writes(disk))
     assert not refused(qemu_writes(disk)) and not refused(qemu_converts(disk))
 
 
-def test_our_reader_lets_qemu_read(tmp_path, disk):
+def test_s193_our_reader_lets_qemu_read(tmp_path, disk):
     with Held(tmp_path, "compare", f"fault:hold-read=FLAG:{disk}", disk):
         assert not refused(qemu_converts(disk)) and refused(qemu_writes(disk))
         assert not refused(reads(disk)) and refused(writes(disk))

@@ -115,7 +115,7 @@ def test_a_second_signal_leaves_no_program_behind(short_tmp):
     wait_until(lambda: not children_marked("PENSTOCK_TEST_SERVER", server._mark))
 
 
-def test_a_signal_while_it_starts(short_tmp):
+def test_s187_a_signal_while_it_starts(short_tmp):
     """The disk's server accepts, and never says a word."""
     dead = os.path.join(short_tmp, "dead")
     for options in ([], ["--run", "true"]):
@@ -133,7 +133,7 @@ def test_a_signal_while_it_starts(short_tmp):
         assert os.listdir(short_tmp) == []
 
 
-def test_sockets_that_are_in_the_way(short_tmp):
+def test_s188_sockets_that_are_in_the_way(short_tmp):
     path = os.path.join(short_tmp, "s")
 
     # Left by a dead server: replaced.
@@ -208,7 +208,7 @@ def block_of(offset):
     return offset.to_bytes(8, "big") * 512
 
 
-def test_descriptors_run_out_and_come_back(short_tmp):
+def test_s186_descriptors_run_out_and_come_back(short_tmp):
     """More clients than it has descriptors for: they wait, and nobody is hurt."""
     path = os.path.join(short_tmp, "s")
     pid_file = os.path.join(short_tmp, "pid")
@@ -226,7 +226,7 @@ def test_descriptors_run_out_and_come_back(short_tmp):
     assert os.listdir(short_tmp) == []
 
 
-def test_a_socket_that_was_replaced_is_not_removed(short_tmp):
+def test_s188_a_socket_that_was_replaced_is_not_removed(short_tmp):
     path = os.path.join(short_tmp, "s")
     server = Server("-U", path, "null:1M", socket=False)
     server.start()

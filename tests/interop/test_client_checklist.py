@@ -116,6 +116,13 @@ def test_c14_no_zeroes_only_where_offered(tmp_path):
         assert {event[1] for event in peer.log if event[0] == "flags"} == {1}
 
 
+def test_c22_one_option_at_a_time(tmp_path):
+    with server(extended=True, context=True) as peer:
+        copy(tmp_path, peer)
+        assert nbd.OPT_EXTENDED in peer.options() and nbd.OPT_SET_META in peer.options()
+        assert not peer.pipelined
+
+
 def test_c23_reply_magic(tmp_path):
     with server(on_option={nbd.OPT_GO: lambda c, data: c.send(bytes(20))}) as peer:
         refused(tmp_path, peer, "GO", "magic")
@@ -570,6 +577,16 @@ def test_c135_chunks_of_several_requests_mixed(tmp_path):
 
 
 # --- block status ---
+
+def test_c142_zeros_are_not_trusted_to_trim(tmp_path):
+    """A server that can only discard gets zeros as data: what it discards may stay."""
+    old = b"\xff" * SIZE
+    flags = nbd.HAS_FLAGS | nbd.SEND_FLUSH | nbd.SEND_TRIM
+    with server(content=old, flags=flags) as peer:
+        write_to(tmp_path, peer, data=CONTENT[:4096] + bytes(SIZE - 4096))
+        assert peer.read(0, SIZE) == CONTENT[:4096] + bytes(SIZE - 4096)
+        assert not peer.requests(nbd.TRIM)
+
 
 def test_c155_shorter_longer_and_equal_extents(tmp_path):
     """Any shape of a true answer: 1000 bytes at a time, a last one beyond the end, unknown bits."""

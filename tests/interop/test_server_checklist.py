@@ -623,7 +623,7 @@ def test_s105_error_numbers(site, mode):
         assert alive(one)
 
 
-def test_s110_kinds_of_replies(site):
+def test_s110_s121_kinds_of_replies(site):
     with connect(site.socket, "simple") as one:
         assert not one.call(nbd.READ, 0, 512).chunks and not one.call(99).chunks
     with connect(site.socket) as one:
@@ -1082,7 +1082,7 @@ def test_s195_s196_a_client_that_does_not_read(site):
         assert len(seen) == 300
 
 
-def test_s189_s188_the_socket(tmp_path, short_tmp):
+def test_s189_the_socket(tmp_path, short_tmp):
     disk = image_random(tmp_path / "disk", 4096)
     with Server("--socket-mode", "600", disk) as server:
         assert os.stat(server.socket).st_mode & 0o777 == 0o600

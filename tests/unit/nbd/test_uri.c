@@ -45,7 +45,7 @@ static const struct good good[] = {
     {"nbd+vsock://3:77/x", ADDRESS_VSOCK, NULL, 77, "x"},
 };
 
-static void good_uris(void)
+static void c179_c180_c181_c182_good_uris(void)
 {
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         const struct good *g = &good[i];
@@ -114,7 +114,7 @@ static const struct bad bad[] = {
     {"nbd+vsock://4294967295/x", EINVAL, "context ID"},
 };
 
-static void bad_uris(void)
+static void c179_c180_c183_bad_uris(void)
 {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct nbd_uri u = {.export_name = (char *)1};
@@ -128,7 +128,7 @@ static void bad_uris(void)
     }
 }
 
-static void long_names(void)
+static void b2_long_names(void)
 {
     char text[3 * 4097 + 32] = "nbd://h/";
     struct nbd_uri u;
@@ -158,8 +158,8 @@ static void long_names(void)
 
 int main(void)
 {
-    RUN(good_uris);
-    RUN(bad_uris);
-    RUN(long_names);
+    RUN(c179_c180_c181_c182_good_uris);
+    RUN(c179_c180_c183_bad_uris);
+    RUN(b2_long_names);
     return tap_done();
 }
