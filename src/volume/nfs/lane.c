@@ -7,9 +7,10 @@
  * a WRITE of the same bytes neither, as its range is the caller's until the call is answered.
  *
  * The first new connection is tried at once, then after 0.1 s, twice that each time, up to 2 s. One
- * fiber connects and the others wait for it. The time that a server may be away is counted from
- * the loss to the next answer, not to the next connection: one that takes calls and drops them is
- * away, too. When reconnect-delay is over all that wait fail, and the next call begins anew.
+ * fiber connects and the others wait for it. The time that a server may be away is counted for each
+ * call from its first loss to its answer, not to the next connection: a server that takes calls and
+ * drops them is away, too. When the connecting fiber's time is over all that wait for it fail
+ * along, and the next call begins anew.
  */
 #include "core/log.h"
 #include "core/size.h"
@@ -29,10 +30,15 @@ struct nfsc_lane {
     struct fmutex lock;                 /* guards connecting; for the wait */
     struct fcond changed;
     bool connecting;
-    uint64_t down_since_ns; /* 0: the last call was answered */
-    uint64_t pause_ns;      /* before the next try */
-    unsigned given_up;      /* times */
-    char fault[256];        /* why it is down */
+    uint64_t pause_ns; /* before the next try */
+    unsigned given_up; /* times */
+    char fault[256];   /* why it was lost, or cannot be had */
+};
+
+/* What a call has seen. */
+struct patience {
+    unsigned given_up;      /* the lane's, when it began */
+    uint64_t first_loss_ns; /* 0: none */
 };
 
 /* --- connecting --- */
@@ -51,7 +57,6 @@ static int gave_up(const struct nfsc_lane *lane, struct error *err)
 static int give_up(struct nfsc_lane *lane, struct error *err)
 {
     lane->given_up++;
-    lane->down_since_ns = 0;
     lane->pause_ns = 0;
     return gave_up(lane, err);
 }
@@ -70,18 +75,21 @@ static int try_once(struct nfsc_lane *lane, uint64_t until_ns)
 }
 
 /* By one fiber at a time. */
-static int reconnect(struct nfsc_lane *lane, struct error *err)
+static int reconnect(struct nfsc_lane *lane, const struct patience *p, struct error *err)
 {
     uint64_t delay_ns = lane->n->server.url.reconnect_delay_ns;
+    if (lane->connection) {
+        snprintf(lane->fault, sizeof lane->fault, "%s", nfsc_connection_fault(lane->connection));
+        log_info("%s: the connection was lost: %s", lane->n->v.endpoint, lane->fault);
+    }
     nfsc_connection_close(lane->connection);
     lane->connection = NULL;
-    if (lane->down_since_ns != 0 && now_ns() - lane->down_since_ns >= delay_ns) {
+    if (p->first_loss_ns == 0) {
+        lane->pause_ns = 0;
+    } else if (now_ns() - p->first_loss_ns >= delay_ns) {
         return give_up(lane, err);
     }
-    if (lane->down_since_ns == 0) {
-        lane->down_since_ns = now_ns();
-    }
-    uint64_t until_ns = lane->down_since_ns + delay_ns;
+    uint64_t until_ns = (p->first_loss_ns > 0 ? p->first_loss_ns : now_ns()) + delay_ns;
     for (;;) {
         if (lane->pause_ns > 0 && fiber_sleep_ns(lane->pause_ns) < 0) {
             return error_set(err, ECANCELED, "canceled while connecting again");
@@ -101,8 +109,8 @@ static int reconnect(struct nfsc_lane *lane, struct error *err)
     }
 }
 
-/* given_up: as it was before; who waits for a connecting fiber fails along with it. */
-static int make_sure(struct nfsc_lane *lane, unsigned given_up, struct error *err)
+/* Who waits for a connecting fiber fails along with it. */
+static int make_sure(struct nfsc_lane *lane, const struct patience *p, struct error *err)
 {
     int r = 0;
     if (nfsc_connection_alive(lane->connection) && !lane->connecting) {
@@ -115,12 +123,12 @@ static int make_sure(struct nfsc_lane *lane, unsigned given_up, struct error *er
     if (r < 0) {
         error_set(err, -r, "canceled while connecting again");
     } else if (!nfsc_connection_alive(lane->connection)) {
-        if (lane->given_up != given_up) {
+        if (lane->given_up != p->given_up) {
             r = gave_up(lane, err);
         } else {
             lane->connecting = true;
             fmutex_unlock(&lane->lock);
-            r = reconnect(lane, err);
+            r = reconnect(lane, p, err);
             fmutex_lock(&lane->lock);
             lane->connecting = false;
             fcond_broadcast(&lane->changed);
@@ -130,36 +138,26 @@ static int make_sure(struct nfsc_lane *lane, unsigned given_up, struct error *er
     return r;
 }
 
-static void lost(struct nfsc_lane *lane, const struct nfsc_connection *c)
-{
-    if (lane->down_since_ns == 0) {
-        lane->down_since_ns = now_ns();
-        if (lane->connection == c) {
-            snprintf(lane->fault, sizeof lane->fault, "%s", nfsc_connection_fault(c));
-            log_info("%s: the connection was lost: %s", lane->n->v.endpoint, lane->fault);
-        }
-    }
-}
-
-static int call_here(struct nfsc_lane *lane, const struct nfsc_procedure *p, void *job,
+static int call_here(struct nfsc_lane *lane, const struct nfsc_procedure *proc, void *job,
                      struct error *err)
 {
-    unsigned given_up = lane->given_up;
+    struct patience p = {.given_up = lane->given_up};
     for (;;) {
-        int r = make_sure(lane, given_up, err);
+        int r = make_sure(lane, &p, err);
         if (r < 0) {
             return r;
         }
-        struct nfsc_connection *c = lane->connection;
-        r = nfsc_connection_call(c, p, job, lane->n->server.url.request_timeout_ns, err);
+        r = nfsc_connection_call(lane->connection, proc, job,
+                                 lane->n->server.url.request_timeout_ns, err);
         if (r == 0 || r == -EPROTO) {
-            lane->down_since_ns = 0;
             lane->pause_ns = 0;
         }
         if (r != -ENOTCONN) {
             return r;
         }
-        lost(lane, c);
+        if (p.first_loss_ns == 0) {
+            p.first_loss_ns = now_ns();
+        }
     }
 }
 
