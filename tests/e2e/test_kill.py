@@ -22,9 +22,13 @@ def disk(tmp_path):
 
 
 @pytest.fixture
-def gate(short_tmp):
-    """What is held goes on when this file appears."""
-    return os.path.join(short_tmp, "go")
+def gate(tmp_path):
+    """What is held goes on when this file appears; GATE.held appears when something is held."""
+    return os.path.join(tmp_path, "go")
+
+
+def wait_until_held(gate):
+    wait_until(lambda: os.path.exists(gate + ".held"), what="the copy is in its middle")
 
 
 def has_data(path):
@@ -40,7 +44,7 @@ def test_server_dies_while_it_is_read(disk, gate, tmp_path):
     server = Server(f"fault:hold-read={gate}{HELD}:{disk}")
     server.start()
     client = copy(server.uri(), tmp_path / "out")
-    wait_until(lambda: has_data(tmp_path / "out"), what="the copy has begun")
+    wait_until_held(gate)
     assert client.running()
     server.kill()
     assert client.wait() == 1
@@ -55,7 +59,7 @@ def test_server_dies_while_it_is_written(disk, gate, tmp_path):
     server = Server(f"fault:hold-write={gate}{HELD}:{target}")
     server.start()
     client = copy(disk, server.uri())
-    wait_until(lambda: has_data(target), what="the copy has begun")
+    wait_until_held(gate)
     assert client.running()
     server.kill()
     assert client.wait() == 1
@@ -85,7 +89,7 @@ def test_server_is_stopped_while_a_request_is_held(disk, gate, tmp_path):
     server = Server(f"fault:hold-read={gate}{HELD}:{disk}")
     server.start()
     client = copy(server.uri(), tmp_path / "out")
-    wait_until(lambda: has_data(tmp_path / "out"), what="the copy has begun")
+    wait_until_held(gate)
     server.program.kill(signal.SIGTERM)
     with open(gate, "w", encoding="ascii"):
         pass
@@ -99,14 +103,14 @@ def test_copy_is_interrupted(disk, gate, short_tmp, number):
     target = os.path.join(short_tmp, "out")
     with Server(f"fault:hold-read={gate}{HELD}:{disk}") as server:
         client = copy(server.uri(), target)
-        wait_until(lambda: has_data(target), what="the copy has begun")
+        wait_until_held(gate)
         client.kill(number)
         status = client.wait()
         assert status in (1, 128 + number, -number), client.describe()
         with open(gate, "w", encoding="ascii"):
             pass
         run("penstock", "info", server.uri())
-    assert set(os.listdir(short_tmp)) <= {"go", "out"}
+    assert set(os.listdir(short_tmp)) <= {"out"}
 
 
 def test_a_socket_left_by_kill_is_taken_over(disk, short_tmp, tmp_path):
