@@ -1,7 +1,8 @@
 /*
  * bench nbd: result 1, with processes of our own. For each send buffer a server and a client are
- * started, and the client reads the disk to null, writes it, or sums it. With --against the server
- * is somebody else's, which keeps its own buffers: then only the client's side is swept.
+ * started, and the client reads the disk to null, writes it (in requests of 2 MiB, as QEMU does),
+ * or sums it. With --against the server is somebody else's, which keeps its own buffers: then only
+ * the client's side is swept.
  */
 #include "bench/bench.h"
 
@@ -248,11 +249,25 @@ static uint64_t receives_of(const char *json)
 static int run_client(const struct place *p, const char *uri, enum kind kind, const char *buffer,
                       struct measured *m, struct error *err)
 {
-    char *read_argv[] = {word(process_self), word("copy"), word("--json"), word("--socket-buffer"),
-                         word(buffer),       word(uri),    word("null:"),  NULL};
-    char *write_argv[] = {
-        word(process_self), word("copy"),  word("--json"), word("-n"), word("--socket-buffer"),
-        word(buffer),       word(p->disk), word(uri),      NULL};
+    char *read_argv[] = {word(process_self),
+                         word("copy"),
+                         word("--request-size=2M"),
+                         word("--json"),
+                         word("--socket-buffer"),
+                         word(buffer),
+                         word(uri),
+                         word("null:"),
+                         NULL};
+    char *write_argv[] = {word(process_self),
+                          word("copy"),
+                          word("--request-size=2M"),
+                          word("--json"),
+                          word("-n"),
+                          word("--socket-buffer"),
+                          word(buffer),
+                          word(p->disk),
+                          word(uri),
+                          NULL};
     char *sum_argv[] = {word(process_self), word("sum"), word("--socket-buffer"),
                         word(buffer),       word(uri),   NULL};
     char *const *argvs[KINDS] = {read_argv, write_argv, sum_argv};

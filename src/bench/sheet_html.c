@@ -16,7 +16,7 @@ static const char STYLE[] =
     ":root{--bg:#fff;--fg:#1c2430;--dim:#5c6675;--line:#d8dee8;--a:#1f6feb;--b:#e08a1e;--c:#2d9a5b}"
     "@media(prefers-color-scheme:dark){:root{--bg:#12161d;--fg:#e4e9f1;--dim:#98a3b3;"
     "--line:#2c3542;--a:#5b9cff;--b:#f0a94a;--c:#58c785}}"
-    "body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:56rem;"
+    "body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:66rem;"
     "margin:2rem auto;padding:0 1rem}h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;"
     "margin:2.2rem 0 .5rem}p{color:var(--dim);margin:.3rem 0}table{border-collapse:collapse;"
     "font-variant-numeric:tabular-nums;width:100%}th,td{padding:.25rem .5rem;text-align:right;"
