@@ -88,7 +88,9 @@ static int look_at_fd(struct helper *h)
     if (flags < 0) {
         return error_set(&h->err, errno, "Unable to determine access mode of fd %d", h->fd);
     }
-    if ((flags & O_ACCMODE) == O_RDWR) {
+    bool reversed = (h->fd == STDIN_FILENO && (flags & O_ACCMODE) == O_WRONLY) ||
+                    (h->fd == STDOUT_FILENO && (flags & O_ACCMODE) == O_RDONLY);
+    if ((flags & O_ACCMODE) == O_RDWR || reversed) {
         return error_set(&h->err, EINVAL, "Unable to process file with flags %d", flags);
     }
     h->writing = (flags & O_ACCMODE) == O_WRONLY;

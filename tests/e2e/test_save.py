@@ -3,12 +3,16 @@ penstock save and restore, and the drop-in libvirt_iohelper: every byte both way
 outcome for every end that misbehaves.
 """
 
+import array
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import signal
 import stat
 import subprocess
+import termios
 
 import pytest
 from harness import PENSTOCK, random_bytes, requires, run, start, wait_until
@@ -266,6 +270,128 @@ def test_other_endpoints(short_tmp):
         feed(data, "save", server.uri())
         got = feed(b"", "restore", server.uri()).stdout
     assert got[:len(data)] == data and len(got) == 4 * MIB
+
+
+def shell(line, *argv, status=0):
+    """For what only a shell can say; "$@" is penstock and argv."""
+    return run("sh", "-c", line, "sh", PENSTOCK, *argv, status=status, seconds=200)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(300)
+def test_five_gibibytes(tmp_path):
+    path = tmp_path / "f"
+    size = 5 << 30
+    line = f'(head -c {size} /dev/zero; printf end) | "$@"'
+    said = json.loads(shell(line, "save", "--sparse", "--json", path).out)
+    assert said["bytes"] == size + 3
+    assert path.stat().st_size == size + 3
+    assert path.stat().st_blocks * 512 < MIB
+    assert take(path, "--offset", str(size)) == b"end"
+
+
+def held_by_pipe(fd):
+    """Bytes that are written and not yet read."""
+    room = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, room)
+    return room[0]
+
+
+@pytest.mark.parametrize("options", [[], ["--direct"], ["--compress=zstd", "--digest"]])
+def test_a_slow_producer(tmp_path, options):
+    """Never more than a crumb in the pipe: no block is ever read at once."""
+    data = content(5000)
+    r, w = os.pipe()
+    program = start(PENSTOCK, "save", *options, tmp_path / "f", stdin=r)
+    for at in range(0, len(data), 777):
+        os.write(w, data[at:at + 777])
+        wait_until(lambda: held_by_pipe(r) == 0, what="the crumb's end")
+    for fd in (r, w):
+        os.close(fd)
+    assert program.wait() == 0
+    assert take(tmp_path / "f") == data
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_killed_in_the_middle(tmp_path, old):
+    """kill -9: FILE is what it was. What is left is a temporary whose name begins with a dot."""
+    path = tmp_path / "f"
+    if old:
+        path.write_bytes(old)
+    r, w = os.pipe()
+    program = start(PENSTOCK, "save", path, stdin=r)
+    os.close(r)
+    data = content(3 * MIB)
+    while data:  # the pipe's size at most is unread at the end of this
+        data = data[os.write(w, data):]
+    program.kill()
+    assert program.wait() == -signal.SIGKILL
+    os.close(w)
+    assert [name for name in os.listdir(tmp_path) if name[0] != "."] == (["f"] if old else [])
+    assert old is None or path.read_bytes() == old
+    feed(b"new", "save", os.fspath(path))  # nor does the temporary stand in the way
+    assert path.read_bytes() == b"new"
+
+
+def test_block_device(tmp_path):
+    requires("losetup")
+    image = tmp_path / "image"
+    image.write_bytes(b"\xff" * (8 * MIB))
+    got = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, check=False)
+    if got.returncode != 0:
+        pytest.skip("skipped: no loop device")
+    device = got.stdout.decode().strip()
+    data = content(3 * MIB + 777)
+    try:
+        for options in ([], ["--direct"], ["--sparse"]):
+            feed(data, "save", *options, device)
+            assert take(device)[:len(data)] == data
+        done = feed(random_bytes(9 * MIB), "save", device, status=1)
+        assert b"No space left on device" in done.stderr
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+@contextlib.contextmanager
+def mounted(folder, *options):
+    folder.mkdir()
+    done = subprocess.run(["mount", *options, "none", folder], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("skipped: no right to mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_file_system_without_direct_io(tmp_path):
+    data = content(3 * MIB + 777)
+    with mounted(tmp_path / "mnt", "-t", "ramfs") as folder:
+        done = feed(data, "save", "--direct", os.fspath(folder / "f"))
+        assert b"plain writes instead" in done.stderr
+        assert take(folder / "f", "--direct") == data
+
+
+def test_a_read_only_place(tmp_path):
+    with mounted(tmp_path / "mnt", "-t", "tmpfs", "-o", "ro") as folder:
+        done = feed(b"x", "save", os.fspath(folder / "f"), status=1)
+        assert b"Read-only file system" in done.stderr
+    (tmp_path / "f").write_bytes(b"old")
+    os.chmod(tmp_path / "f", 0o400)
+    assert take(tmp_path / "f") == b"old"
+
+
+def test_closed_ends(tmp_path, helper):
+    """An input that is not there is not an empty one."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    assert "Bad file descriptor" in shell('"$@" <&-', "save", path, status=1).err
+    assert "Bad file descriptor" in shell('"$@" >&-', "restore", path, status=1).err
+    assert path.read_bytes() == b"old"
+    for line in ('"$1" NAME 1 <&-', '"$1" NAME 1 >&-', '"$1" NAME 0 <&-'):
+        done = run("sh", "-c", line, "sh", helper, status=1, stdin=b"x")
+        assert "failure with NAME: " in done.err
+    assert sorted(os.listdir(tmp_path)) == ["f", "libvirt_iohelper"]
 
 
 # ---- libvirt_iohelper ----
