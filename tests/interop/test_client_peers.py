@@ -67,10 +67,9 @@ def test_read_from_nbdkit(tmp_path, image):
         copies(peer, image, tmp_path)
 
 
-def test_read_from_nbd_server(tmp_path):
-    disk = image_odd(tmp_path / "disk")
-    with NbdServer(disk) as peer:
-        copies(peer, disk, tmp_path)
+def test_read_from_nbd_server(tmp_path, image):
+    with NbdServer(image) as peer:
+        copies(peer, image, tmp_path)
 
 
 @pytest.mark.threaded
@@ -138,13 +137,37 @@ def test_partition_of_nbdkit(tmp_path):
         copies(peer, tmp_path / "part", tmp_path)
 
 
-def test_pattern_of_8_eib(short_tmp):
+LARGEST = (1 << 63) - 512
+LARGEST_OF = {
+    "penstock": lambda: Server("-r", f"pattern:{LARGEST}"),
+    "nbdkit": lambda: Nbdkit("pattern", str(LARGEST)),
+}
+
+
+@pytest.mark.parametrize("name", LARGEST_OF)
+def test_pattern_of_8_eib(short_tmp, name):
     """The last bytes of the largest disk there is."""
-    with Nbdkit("pattern", str((1 << 63) - 512)) as peer:
-        tail = (1 << 63) - 512 - 4096
+    with LARGEST_OF[name]() as peer:
+        assert json.loads(run("penstock", "info", "--json", peer.uri()).out)["size"] == LARGEST
+        tail = LARGEST - 4096
         run("penstock", "copy", f"slice:{tail}+4096:{peer.uri()}", f"{short_tmp}/out")
         data = open(f"{short_tmp}/out", "rb").read()
         assert data[:8] == tail.to_bytes(8, "big") and len(data) == 4096
+
+
+@pytest.mark.parametrize("name", ["penstock", "nbdkit", "qemu-nbd"])
+def test_write_to_8_eib(tmp_path, name):
+    """Data at the end of the largest disk that each peer can have, and its holes by their sizes."""
+    size = LARGEST if name != "qemu-nbd" else (1 << 63) - (1 << 30)
+    piece = image_random(tmp_path / "piece", 100000)
+    peer = {"penstock": lambda: Server(f"null:{size}"),
+            "nbdkit": lambda: Nbdkit("null", str(size)),
+            "qemu-nbd": lambda: QemuNbd("--image-opts", f"driver=null-co,size={size}")}[name]()
+    with peer:
+        assert json.loads(run("penstock", "info", "--json", peer.uri()).out)["size"] == size
+        run("penstock", "copy", piece, f"slice:{size - 100000}+100000:{peer.uri()}")
+        run("penstock", "copy", f"slice:{size - 65536}+65536:{peer.uri()}", tmp_path / "out")
+        assert os.path.getsize(tmp_path / "out") == 65536
 
 
 # --- writing ---
@@ -164,6 +187,25 @@ def test_write_to_nbdkit(tmp_path, image):
     target = tmp_path / "target"
     target.write_bytes(b"\xff" * os.path.getsize(image))
     with Nbdkit("file", target) as peer:
+        run("penstock", "copy", image, peer.uri())
+    compare_files(image, target)
+
+
+@pytest.mark.threaded
+def test_write_all_shapes_to_qemu_nbd(tmp_path, image):
+    pad(image, 512)
+    target = tmp_path / "target"
+    target.write_bytes(b"\xff" * os.path.getsize(image))
+    with QemuNbd("-f", "raw", target) as peer:
+        run("penstock", "copy", image, peer.uri())
+    compare_files(image, target)
+
+
+@pytest.mark.slow
+def test_write_all_shapes_to_nbd_server(tmp_path, image):
+    target = tmp_path / "target"
+    target.write_bytes(b"\xff" * os.path.getsize(image))
+    with NbdServer(target, "flush = true", "fua = true", "trim = true") as peer:
         run("penstock", "copy", image, peer.uri())
     compare_files(image, target)
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 HUGE = (1 << 63) - 512
 HUGE_QEMU = (1 << 63) - (1 << 30)  # it rounds to its largest alignment
 SIZES = {"random": 4 * MIB, "sparse": 64 * MIB, "empty": 16 * MIB, "one": 1,
-         "odd": 3 * MIB + 12345}
+         "nothing": 0, "odd": 3 * MIB + 12345}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def site(tmp_path_factory):
     image_sparse(disks["sparse"], SIZES["sparse"], data=100000, every=8 * MIB)
     image_sparse(disks["empty"], SIZES["empty"], data=0)
     image_random(disks["one"], 1, seed=4)
+    image_random(disks["nothing"], 0, seed=4)
     image_odd(disks["odd"])
     args = []
     for name, disk in disks.items():
@@ -120,6 +121,29 @@ def test_nbdcopy_writes(site, tmp_path):
         os.truncate(site.writable, SIZES["odd"])
         run("nbdcopy", *options, source, site.uri("writable"))
         assert site.writable.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("tool", ["nbdcopy", "qemu-img", "nbdkit"])
+def test_all_shapes_are_written(site, tmp_path, short_tmp, name, tool):
+    """By each tool into a disk full of other bytes; QEMU wants whole sectors."""
+    source = tmp_path / "source"
+    source.write_bytes(site.disks[name].read_bytes())
+    if tool == "qemu-img":
+        os.truncate(source, (SIZES[name] + 511) // 512 * 512)
+    target = tmp_path / "target"
+    target.write_bytes(b"\xff" * os.path.getsize(source))
+    with Server(target) as server:
+        if tool == "nbdcopy":
+            run("nbdcopy", "--flush", source, server.uri())
+        elif tool == "qemu-img":
+            run("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", source, server.uri())
+        else:
+            run("nbdkit", "-U", f"{short_tmp}/proxy", "nbd", f"socket={server.socket}",
+                "--run", f'nbdcopy --flush "{source}" "$uri" && nbdcopy "$uri" "{tmp_path}/back"')
+            assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    assert target.read_bytes() == source.read_bytes()
 
 
 def test_nbdinfo(site):
