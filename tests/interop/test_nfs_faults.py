@@ -18,6 +18,7 @@ SIZE = (1 << 20) + 5
 CONTENT = random_bytes(SIZE, seed=11)
 
 FOREVER = {"request_timeout": 86400}
+MANY = 12  # clients
 PATIENCE = 2  # seconds in which a busy machine answers a call for sure
 GIVES_UP = {"reconnect_delay": 0.2}
 
@@ -295,3 +296,30 @@ def test_fua_that_is_not():
         with pytest.raises(nbd.Error):
             handle.pwrite(b"a" * 4096, 0, nbd.CMD_FLAG_FUA)
         handle.shutdown()
+
+
+@pytest.mark.threaded
+def test_connections():
+    """Clients on several workers share the connections that there may be."""
+    with LyingNfs({"disk": bytes(MANY * 8192)}) as peer, \
+            Server("--workers", "4", peer.url("disk", connections=2)) as served:
+        handles = [connect(served) for _ in range(MANY)]
+        for i, handle in enumerate(handles):
+            handle.pwrite(bytes([i + 1]) * 8192, i * 8192)
+        for handle in handles:
+            handle.flush()
+        for i, handle in enumerate(handles):
+            assert handle.pread(8192, (MANY - 1 - i) * 8192) == bytes([MANY - i]) * 8192
+            handle.shutdown()
+        assert 1 <= len({call.connection for call in peer.calls(WRITE)}) <= 2
+
+
+@pytest.mark.threaded
+def test_sigterm_while_other_workers_wait():
+    """A call by way of another worker's connection is canceled, too."""
+    with LyingNfs({"disk": bytes(8 << 20)}, {READ: lambda c: c.silence()}) as server:
+        program = start(PENSTOCK, "sum", "--workers", "3",
+                        server.url("disk", connections=1, **FOREVER))
+        server.wait_for(READ)
+        program.kill(signal.SIGTERM)
+        assert program.wait() != 0

@@ -11,6 +11,9 @@
  * call from its first loss to its answer, not to the next connection: a server that takes calls and
  * drops them is away, too. When the connecting fiber's time is over all that wait for it fail
  * along, and the next call begins anew.
+ *
+ * With connections=N the first N workers have a lane, and the others use theirs (errand.c). A lane
+ * ends with its worker; by contract volumes are closed before their workers end.
  */
 #include "core/log.h"
 #include "core/size.h"
@@ -138,8 +141,8 @@ static int make_sure(struct nfsc_lane *lane, const struct patience *p, struct er
     return r;
 }
 
-static int call_here(struct nfsc_lane *lane, const struct nfsc_procedure *proc, void *job,
-                     struct error *err)
+int nfsc_lane_call_here(struct nfsc_lane *lane, const struct nfsc_procedure *proc, void *job,
+                        struct error *err)
 {
     struct patience p = {.given_up = lane->given_up};
     for (;;) {
@@ -183,6 +186,26 @@ static void worker_ends(void *arg)
     free_lane(lane);
 }
 
+/* Under `opening`: another worker's lane where there must not be one more. Spread by worker. */
+static struct nfsc_lane *shared_lane(struct nfsc_volume *n)
+{
+    unsigned count = nfsc_lanes_open(n);
+    unsigned limit = n->server.url.connections;
+    struct nfsc_lane *lane = NULL;
+    if (limit == 0 || count < limit) {
+        return NULL;
+    }
+    unsigned skip = worker_index(worker_self()) % count;
+    for (unsigned i = 0; i < WORKERS_MAX; i++) {
+        lane = atomic_load(&n->lanes[i]);
+        if (lane && skip-- == 0) {
+            break;
+        }
+    }
+    return lane;
+}
+
+/* Under `opening`. */
 static int new_lane(struct nfsc_volume *n, struct nfsc_lane **ret, struct error *err)
 {
     struct nfsc_lane *lane = calloc(1, sizeof *lane);
@@ -194,9 +217,7 @@ static int new_lane(struct nfsc_volume *n, struct nfsc_lane **ret, struct error 
     lane->worker = worker_self();
     fmutex_init(&lane->lock);
     fcond_init(&lane->changed);
-    fmutex_lock(&n->opening);
     atomic_store(&n->lanes[worker_index(lane->worker)], lane);
-    fmutex_unlock(&n->opening);
     *ret = lane;
     return 0;
 }
@@ -204,20 +225,46 @@ static int new_lane(struct nfsc_volume *n, struct nfsc_lane **ret, struct error 
 int nfsc_lane_adopt(struct nfsc_volume *n, struct nfsc_connection *c, struct error *err)
 {
     struct nfsc_lane *lane;
+    fmutex_lock(&n->opening);
     int r = new_lane(n, &lane, err);
+    fmutex_unlock(&n->opening);
     if (r == 0) {
         lane->connection = c;
     }
     return r;
 }
 
+/* The lane to use: the calling worker's own, or where connections= says so another's. */
+static int find_lane(struct nfsc_volume *n, struct nfsc_lane **ret, struct error *err)
+{
+    unsigned self = worker_index(worker_self());
+    int r = 0;
+    *ret = atomic_load(&n->lanes[self]); /* only this worker puts one there */
+    if (*ret) {
+        return 0;
+    }
+    fmutex_lock(&n->opening);
+    *ret = atomic_load(&n->lanes[self]); /* by another fiber, meanwhile */
+    if (!*ret) {
+        *ret = shared_lane(n);
+    }
+    if (!*ret) {
+        r = new_lane(n, ret, err);
+    }
+    fmutex_unlock(&n->opening);
+    return r;
+}
+
 int nfsc_lane_call(struct nfsc_volume *n, const struct nfsc_procedure *p, void *job,
                    struct error *err)
 {
-    /* Only this worker puts its own lane there. */
-    struct nfsc_lane *lane = atomic_load(&n->lanes[worker_index(worker_self())]);
-    int r = lane ? 0 : new_lane(n, &lane, err);
-    return r < 0 ? r : call_here(lane, p, job, err);
+    struct nfsc_lane *lane;
+    int r = find_lane(n, &lane, err);
+    if (r < 0) {
+        return r;
+    }
+    return lane->worker == worker_self() ? nfsc_lane_call_here(lane, p, job, err)
+                                         : nfsc_errand(lane->worker, lane, p, job, err);
 }
 
 static void close_here(void *arg)

@@ -2,8 +2,9 @@
  * What the files of the NFS driver know of each other. Only they include it.
  *
  * Layers, bottom up: dial.c makes sockets; connection.c is one socket with a libnfs context on it;
- * lane.c is a worker's connection, made anew when it is lost; procedures.c are the calls of NFSv3,
- * their replies checked; mount.c finds the file; nfs.c is the volume.
+ * lane.c is a worker's connection, made anew when it is lost; errand.c lets workers share one;
+ * procedures.c are the calls of NFSv3, their replies checked; mount.c finds the file; nfs.c is the
+ * volume.
  *
  * Names start with nfsc_ (NFS client): libnfs has nfs_... for itself.
  */
@@ -86,15 +87,24 @@ int nfsc_connection_call(struct nfsc_connection *c, const struct nfsc_procedure 
 struct nfsc_lane;
 struct nfsc_volume;
 
-/* As nfsc_connection_call(), on the calling worker's connection, which is made when it is first
- * needed. A call whose connection is lost is sent again until the server was away for
- * reconnect-delay. */
+/* As nfsc_connection_call(), on the lane of the calling worker. A call whose connection is lost is
+ * sent again on a new one until reconnect-delay is over. */
+int nfsc_lane_call_here(struct nfsc_lane *lane, const struct nfsc_procedure *p, void *job,
+                        struct error *err);
+/* The same on the calling worker's own lane, which is made when it is first needed, or on one that
+ * it shares. */
 int nfsc_lane_call(struct nfsc_volume *n, const struct nfsc_procedure *p, void *job,
                    struct error *err);
 /* Takes c as the calling worker's connection. */
 int nfsc_lane_adopt(struct nfsc_volume *n, struct nfsc_connection *c, struct error *err);
 void nfsc_lanes_close(struct nfsc_volume *n);
 unsigned nfsc_lanes_open(struct nfsc_volume *n);
+
+/* --- errand.c --- */
+
+/* nfsc_lane_call_here() on the lane's worker w, which is another one. */
+int nfsc_errand(struct worker *w, struct nfsc_lane *lane, const struct nfsc_procedure *p, void *job,
+                struct error *err);
 
 /* --- procedures.c --- */
 
