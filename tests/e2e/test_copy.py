@@ -76,6 +76,32 @@ def test_servers_at_both_ends(tmp_path):
     assert os.stat(out).st_blocks * 512 < 4 * MIB
 
 
+def test_how_zeros_are_written(tmp_path):
+    """--sparse, --target-is-zero and --pipe-size as the command takes them."""
+    disk = tmp_path / "disk"
+    disk.write_bytes(random_bytes(65536) + bytes(MIB) + random_bytes(65536, 2))
+    out = tmp_path / "out"
+    copy(disk, out)
+    assert os.stat(out).st_blocks * 512 < MIB
+    for option in ("--sparse=0", "-S0"):
+        said = copy_json(option, disk, out)
+        compare_files(disk, out)
+        assert said["zero_bytes"] == 0 and os.stat(out).st_blocks * 512 >= MIB
+    said = copy_json("--sparse=64K", disk, out)
+    compare_files(disk, out)
+    assert said["zero_bytes"] == MIB
+    out.write_bytes(b"\xff" * os.path.getsize(disk))
+    copy("--target-is-zero", "--no-create", disk, out)  # it is trusted, wrongly here
+    got = out.read_bytes()
+    assert got[:65536] == disk.read_bytes()[:65536]
+    assert got[65536:65536 + MIB] == b"\xff" * MIB
+    for size in ("64K", "1M", "auto"):
+        with subprocess.Popen([PENSTOCK, "copy", f"--pipe-size={size}", disk, "-"],
+                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as program:
+            assert program.stdout.read() == disk.read_bytes()
+            assert program.wait(60) == 0
+
+
 def test_a_program_as_source(tmp_path):
     disk = small(tmp_path / "disk", 100000)
     copy("[", "nbdkit", "file", disk, "]", tmp_path / "out")

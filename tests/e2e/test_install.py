@@ -67,3 +67,14 @@ def test_install(tmp_path):
         "LD_LIBRARY_PATH": os.path.dirname(found["libpenstock.so"])}).out
     assert out == run(found["penstock"], "--version").out.splitlines()[0].split()[1] + "\n"
     assert (tmp_path / "file").read_bytes() == b"hello"
+
+
+def test_probes():
+    """The USDT probes of src/core/probe.h are in the program."""
+    requires("readelf")
+    if not re.search(r"^ *probes +yes", run("penstock", "--version").out, re.M):
+        pytest.skip("skipped: built without probes")
+    notes = run("readelf", "-n", "-W", PENSTOCK).out
+    found = set(re.findall(r"Provider: penstock\s+Name: (\w+)", notes))
+    assert found >= {"request__start", "request__end", "connection__open", "connection__close",
+                     "buffer__clipped"}

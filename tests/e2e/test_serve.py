@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import socket
@@ -92,6 +93,25 @@ def test_unix_and_tcp_at_once():
         uris = server.ready.decode().split()
         assert len(set(uris)) == 3
         assert len({bytes(connect(uri).pread(4096, 4096)) for uri in uris}) == 1
+
+
+def test_vsock():
+    """A port of the kernel's choice; read through it where the host has a loopback for vsock."""
+    try:
+        with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as one:
+            one.bind((0xFFFFFFFF, 0xFFFFFFFF))
+    except OSError as error:
+        pytest.skip(f"skipped: no vsock here: {error}")
+    with Server("--vsock=4294967295:4294967295", "-r", "pattern:1M", socket=False) as server:
+        uri = server.ready.decode().split("\n")[0]
+        port = int(re.fullmatch(r"nbd\+vsock://\d+:(\d+)/", uri).group(1))
+        assert port not in (0, 0xFFFFFFFF)
+        said = run("penstock", "sum", "--connect-timeout=1", f"nbd+vsock://1:{port}/",
+                   status=[0, 1])
+        if said.status == 0:
+            assert said.out.split()[0] == run("penstock", "sum", "pattern:1M").out.split()[0]
+        else:
+            assert f"nbd+vsock://1:{port}/" in said.err
 
 
 def test_socket_mode():

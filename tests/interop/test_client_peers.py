@@ -107,6 +107,15 @@ def test_read_through_filters_of_nbdkit(tmp_path, name):
         copies(peer, disk, tmp_path, "-w", "2")
 
 
+def test_exitlast_of_nbdkit(tmp_path):
+    """It ends with its last client: no connection of ours stays behind."""
+    disk = image_sparse(tmp_path / "disk", 16 << 20, every=1 << 20)
+    with Nbdkit("-r", "--filter=exitlast", "file", disk) as peer:
+        run("penstock", "copy", "-w", "2", peer.uri(), tmp_path / "out")
+        assert peer.program.wait() == 0
+    compare_files(disk, tmp_path / "out")
+
+
 @pytest.mark.parametrize("mode", ["--no-sr", "--mask-handshake=0", "--mask-handshake=1",
                                   "--mask-handshake=2"])
 def test_old_ways_of_nbdkit(tmp_path, mode):
