@@ -134,7 +134,8 @@ def restarted(call):
 # name: (hooks, the exit code, words of the message, URL options)
 WRITE_LIES = {
     "short": ({WRITE: half_of_a_write}, 0, "", {}),
-    "more": ({WRITE: stores(lambda c: c.write_reply(c.length + 1))}, 1, "more than it was sent", {}),
+    "more": ({WRITE: stores(lambda c: c.write_reply(c.length + 1))}, 1, "more than it was sent",
+             {}),
     "nothing": ({WRITE: lambda c: c.write_reply(0)}, 1, "wrote nothing", {}),
     "committed": ({WRITE: lambda c: c.write_reply(committed=7)}, 1, "how safe", {}),
     "synced": ({WRITE: stores(lambda c: c.write_reply(committed=nfs.FILE_SYNC))}, 0, "", {}),
