@@ -76,9 +76,8 @@ static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* --- calls --- */
 
-static void unlink_call(struct nfsc_call *call)
+static void unlink_call(struct nfsc_connection *c, struct nfsc_call *call)
 {
-    struct nfsc_connection *c = call->connection;
     if (call->prev) {
         call->prev->next = call->next;
     } else {
@@ -87,17 +86,14 @@ static void unlink_call(struct nfsc_call *call)
     if (call->next) {
         call->next->prev = call->prev;
     }
+}
+
+/* libnfs knows the call no more, and it is in no list. */
+static void complete(struct nfsc_connection *c, struct nfsc_call *call, int result)
+{
     if (call->refused) {
         c->refused--;
     }
-    call->connection = NULL;
-}
-
-/* libnfs knows the call no more. */
-static void finish(struct nfsc_call *call, int result)
-{
-    struct nfsc_connection *c = call->connection;
-    unlink_call(call);
     if (!call->owner) {
         free(call);
         return;
@@ -111,16 +107,18 @@ static void finish(struct nfsc_call *call, int result)
 static void replied(struct rpc_context *rpc, int status, void *data, void *arg)
 {
     struct nfsc_call *call = arg;
+    struct nfsc_connection *c = call->connection;
     if (status == RPC_STATUS_SUCCESS) {
         if (call->owner) {
             call->procedure->take(data, call->job);
         }
-        finish(call, 0);
+        unlink_call(c, call);
+        complete(c, call, 0);
         return;
     }
     if (!call->refused) {
         call->refused = true;
-        call->connection->refused++;
+        c->refused++;
     }
     const char *text = status == RPC_STATUS_ERROR && data ? data : "";
     log_escape(call->text, sizeof call->text, text, strnlen(text, sizeof call->text));
@@ -132,7 +130,8 @@ static void finish_refused(struct nfsc_connection *c)
     for (struct nfsc_call *call = c->calls; call && c->refused > 0; call = next) {
         next = call->next;
         if (call->refused) {
-            finish(call, -EPROTO);
+            unlink_call(c, call);
+            complete(c, call, -EPROTO);
         }
     }
 }
@@ -148,9 +147,12 @@ static void lose(struct nfsc_connection *c, const char *why)
     nfs_destroy_context(c->nfs);
     c->nfs = NULL;
     c->rpc = NULL;
-    while (c->calls) {
-        finish(c->calls, -ENOTCONN);
+    struct nfsc_call *next;
+    for (struct nfsc_call *call = c->calls; call; call = next) {
+        next = call->next;
+        complete(c, call, -ENOTCONN);
     }
+    c->calls = NULL;
 }
 
 /* --- bytes --- */
@@ -276,8 +278,9 @@ static struct nfsc_call *queue_call(struct nfsc_connection *c, const struct nfsc
     c->calls = call;
     c->waiting++;
     if (p->start(c->rpc, replied, job, call) < 0) {
+        unlink_call(c, call);
         c->waiting--;
-        unlink_call(call);
+        c->refused -= call->refused;
         free(call);
         return NULL;
     }
