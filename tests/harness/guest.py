@@ -88,7 +88,7 @@ class Serial:
         wanted = len(self.passes()) + more
 
         def enough():
-            assert "panic" not in self.text() and running(), self.text()[-4000:]
+            assert "Kernel panic" not in self.text() and running(), self.text()[-4000:]
             return len(self.passes()) >= wanted
 
         wait_until(enough, seconds, "the guest's words")
