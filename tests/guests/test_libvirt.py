@@ -220,17 +220,3 @@ def test_a_full_device(libvirt):
     assert "No space left on device" in str(caught.value)
     wait_state(libvirt, RUNNING)
     libvirt.check()
-
-
-def test_an_image_that_is_cut_off(libvirt, place):
-    """The guest does not come back with half of its memory; the whole image brings it back."""
-    image = place / "image"
-    libvirt.call("save", image, BYPASS_CACHE)
-    half = place / "half"
-    with open(image, "rb") as whole, open(half, "wb") as cut:
-        cut.write(whole.read(image.stat().st_size // 2))
-    with pytest.raises(LibvirtError):
-        libvirt.call("restore", half, BYPASS_CACHE)
-    assert not libvirt.call("active")
-    libvirt.call("restore", image, 0)
-    libvirt.check()
