@@ -47,6 +47,7 @@ __attribute__((format(printf, 3, 0))) static void log_line(enum log_level level,
                                                            const char *fmt, va_list args)
 {
     int saved_errno = errno;
+    char text[LINE_MAX_BYTES];
     char line[LINE_MAX_BYTES];
     size_t room = sizeof line - 1; /* for the newline */
     size_t len;
@@ -57,9 +58,12 @@ __attribute__((format(printf, 3, 0))) static void log_line(enum log_level level,
     }
     n = snprintf(line, room, "penstock: %s: ", name);
     len = (size_t)n;
-    n = vsnprintf(line + len, room - len, fmt, args);
+    n = vsnprintf(text, sizeof text, fmt, args);
     if (n > 0) {
-        len += (size_t)n < room - len ? (size_t)n : room - len - 1;
+        /* Names of files and what peers say: they don't make lines of their own. */
+        size_t got = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+        log_escape(line + len, room - len, text, got);
+        len += strlen(line + len);
     }
     line[len++] = '\n';
     write_all(line, len);

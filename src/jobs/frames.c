@@ -77,6 +77,22 @@ const struct codec *frames_get_head(const void *src, size_t len, uint32_t *block
     return NULL;
 }
 
+bool frames_is_claimed(const void *src, size_t len)
+{
+    const struct codec *c;
+    for (unsigned i = 0; (c = codec_at(i)); i++) {
+        uint8_t head[64];
+        size_t n = c->note_head(HEAD_PAYLOAD, head);
+        memcpy(head + n, HEAD_MAGIC, sizeof(HEAD_MAGIC));
+        /* Half of the magic tells it from another file of the same compression. */
+        if (len >= n + sizeof(HEAD_MAGIC) / 2 &&
+            memcmp(src, head, min_u64(len, n + sizeof(HEAD_MAGIC))) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- blocks ---- */
 
 size_t frames_room(const struct codec *c, size_t plain)

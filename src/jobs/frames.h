@@ -46,6 +46,10 @@ void frames_put_head(const struct codec *c, uint32_t block_size, void *dst);
 /* Which codec made the file whose first bytes these are: NULL when it is none of ours. len is at
  * least 64. *block_size gets the block size. */
 const struct codec *frames_get_head(const void *src, size_t len, uint32_t *block_size);
+/* Whether these first bytes, 1 or more, say that the file is one of ours: also when it is cut off
+ * in its head, damaged there, or of another version, so that frames_get_head() knows nothing of it.
+ */
+bool frames_is_claimed(const void *src, size_t len);
 
 /* Room for a packed block of plain bytes with its padding. */
 size_t frames_room(const struct codec *c, size_t plain);

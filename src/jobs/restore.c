@@ -147,13 +147,18 @@ static int read_index(struct restore *s, uint64_t length)
 static int look_inside(struct restore *s)
 {
     uint64_t length = source_size(s->in);
-    uint8_t head[64];
-    if (length >= FRAMES_ALIGN && !s->o->as_is) {
-        int r = source_read(s->in, head, sizeof(head), 0, s->err);
+    uint8_t head[64] = {0};
+    if (length > 0 && !s->o->as_is) {
+        size_t n = (size_t)min_u64(sizeof(head), length);
+        int r = source_read(s->in, head, n, 0, s->err);
         if (r < 0) {
             return r;
         }
-        s->codec = frames_get_head(head, sizeof(head), &s->block_size);
+        s->codec = length < FRAMES_ALIGN ? NULL : frames_get_head(head, n, &s->block_size);
+        if (!s->codec && frames_is_claimed(head, n)) {
+            return broken(s, "it is compressed, but cut off or damaged at its beginning, or made "
+                             "by a newer penstock (--as-is gives its bytes)");
+        }
     }
     if (!s->codec) {
         s->block_size = BLOCK;

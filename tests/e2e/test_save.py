@@ -157,6 +157,23 @@ def test_damage_is_found(tmp_path, codec):
         assert done.returncode == 1 or done.stdout == content(3 * MIB)  # padding may be changed
 
 
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
+def test_damage_in_the_head_does_not_make_it_plain(tmp_path, codec):
+    path = tmp_path / "f"
+    feed(content(5000), "save", "--compress", codec, os.fspath(path))
+    whole = path.read_bytes()
+    version = whole.index(b"PNSTKSV1") + 8
+    newer = bytearray(whole)
+    newer[version] ^= 2
+    for data in (newer, whole[:-1], whole[:4096], whole[:4095], whole[:100], whole[:version],
+                 whole[:version - 4]):
+        path.write_bytes(data)
+        assert feed(b"", "restore", os.fspath(path), status=1).stdout == b""
+        assert take(path, "--as-is") == data
+    path.write_bytes(whole)
+    assert take(path) == content(5000)
+
+
 def test_full_disk(tmp_path):
     fault = f"fault:write-error=ENOSPC@2M+1M:{tmp_path / 'f'}"
     (tmp_path / "f").write_bytes(bytes(8 * MIB))

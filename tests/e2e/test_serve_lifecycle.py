@@ -296,3 +296,10 @@ def test_log_lines():
     with Server("null:1M") as server:
         connect(server.uri()).shutdown()
         assert server.err() == "" or "wmem_max" in server.err()
+
+
+def test_a_name_does_not_make_log_lines_of_its_own(short_tmp):
+    path = os.path.join(short_tmp, "s\npenstock: error: all is lost\x1b[2J")
+    result = run("penstock", "serve", "-v", "-U", path, "--run", "true", "null:1M")
+    assert "s\\x0apenstock: error: all is lost\\x1b[2J" in result.err
+    assert "\npenstock: error" not in result.err and "\x1b" not in result.err
