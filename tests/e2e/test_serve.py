@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import select
+import shlex
 import shutil
 import socket
 import stat
@@ -11,7 +12,7 @@ import stat
 import nbd
 import pytest
 
-from harness import Server, image_random, random_chunk, run, wait_until
+from harness import PENSTOCK, Server, image_random, random_chunk, requires, run, wait_until
 
 MIB = 1 << 20
 
@@ -93,6 +94,22 @@ def test_unix_and_tcp_at_once():
         uris = server.ready.decode().split()
         assert len(set(uris)) == 3
         assert len({bytes(connect(uri).pread(4096, 4096)) for uri in uris}) == 1
+
+
+def test_a_clipped_buffer_is_said_once():
+    """More than the kernel's limit, without the right to force it: two clients, one warning."""
+    with open("/proc/sys/net/core/wmem_max", encoding="ascii") as file:
+        limit = int(file.read())
+    if limit > 64 * MIB:
+        pytest.skip(f"skipped: net.core.wmem_max is {limit}")
+    drop = []
+    if os.geteuid() == 0:
+        requires("setpriv")
+        drop = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
+    client = f'{shlex.quote(PENSTOCK)} info "$uri" >/dev/null 2>&1'
+    err = run(*drop, PENSTOCK, "serve", f"--socket-buffer={2 * limit}", "--run",
+              f"{client} && {client}", "null:1M").err
+    assert err.count(f"sysctl -w net.core.wmem_max={2 * limit}") == 1, err
 
 
 def test_vsock():
