@@ -6,7 +6,9 @@
 #include "cli/endpoint_cli.h"
 #include "cli/run.h"
 #include "core/fiber.h"
+#include "digest/blkhash.h"
 #include "jobs/copy.h"
+#include "jobs/sum_list.h"
 #include "nbd/client.h"
 #include "report/jsonout.h"
 #include "report/progress.h"
@@ -22,7 +24,7 @@ struct copy_cli {
     bool target_is_zero, allocated, no_create, json;
     unsigned flush;
     unsigned size_mismatch; /* enum size_mismatch */
-    const char *progress;
+    const char *progress, *sum;
     struct endpoint_cli endpoint;
 };
 
@@ -71,6 +73,9 @@ static const struct option_spec options[] = {
     {"pipe-size", 0, OPT_SIZE(struct copy_cli, pipe_size), "SIZE",
         "Size of a pipe that is the source or the target. auto: 1M, or what the kernel grants.",
         .fallback = "auto", .words = socket_buffer_words, .min = 4096, .max = 1 << 30},
+    {"sum", 0, OPT_STRING(struct copy_cli, sum), "DIGEST",
+        "Print the checksum of SOURCE, computed on the way: what penstock sum prints for it, with "
+        "this digest.", .bare = "sha256"},
     {"progress", 'p', OPT_STRING(struct copy_cli, progress), "FD",
         "Show the progress: auto, a bar if standard error is a terminal; or lines N/100 on a "
         "descriptor.",
@@ -172,8 +177,26 @@ static int print_json(const struct copy_command *c)
     jsonout_number(&j, "workers", r->workers);
     json_sockets(&j, "source_sockets", &r->source_sockets);
     json_sockets(&j, "target_sockets", &r->target_sockets);
+    if (r->sum_digest[0]) {
+        char hex[SUM_HEX_MAX];
+        jsonout_row(&j, "sum");
+        jsonout_string(&j, "digest", r->sum_digest);
+        jsonout_number(&j, "block_size", BLKHASH_BLOCK_DEFAULT);
+        jsonout_string(&j, "value", sum_hex(r->sum, r->sum_length, hex));
+        jsonout_end(&j);
+    }
     jsonout_end(&j);
     return jsonout_finish(&j);
+}
+
+/* The line of `penstock sum`. */
+static void print_sum(const struct copy_command *c)
+{
+    struct sum_line line = {.length = c->result.sum_length};
+    char text[SUM_LINE_MAX];
+    memcpy(line.want, c->result.sum, line.length);
+    endpoint_display(c->options.source, line.name, sizeof(line.name));
+    fputs(sum_line_format(&line, text), stdout); /* command_flush() sees a failure */
 }
 
 static void explain_target(const struct copy_command *c)
@@ -199,6 +222,7 @@ static void set_options(struct copy_command *c, const struct operands *operands)
         .depth = (unsigned)cli->depth,
         .workers = (unsigned)cli->workers,
         .rate = cli->rate,
+        .sum = cli->sum,
         .sparse = (uint32_t)cli->sparse,
         .target_is_zero = cli->target_is_zero,
         .allocated = cli->allocated,
@@ -210,15 +234,35 @@ static void set_options(struct copy_command *c, const struct operands *operands)
     endpoint_cli_apply(&cli->endpoint, &o->target_options);
 }
 
+/* 0, or an exit code. */
+static int check_use(struct command_run *r, const struct copy_command *c)
+{
+    int fd;
+    const char *said = c->cli->json ? "--json" : c->cli->sum ? "--sum" : NULL;
+    if (said && endpoint_is_stream(c->options.target, true, &fd) && fd == 1) {
+        return command_misused(r, "%s and the disk can't both go to standard output", said);
+    }
+    struct digest *digest = NULL;
+    int e = c->cli->sum ? digest_open(c->cli->sum, &digest) : 0;
+    digest_free(digest);
+    if (e == -ENOENT || e == -ENOTSUP) {
+        return command_misused(r,
+                               "--sum: there is no digest \"%.60s\"; see penstock sum "
+                               "--list-digests",
+                               c->cli->sum);
+    }
+    return 0;
+}
+
 static int run_copy(struct command_run *r)
 {
     struct copy_command c = {.cli = r->options};
     struct progress_options shown = {.label = "copy", .sample = sample, .arg = &c.progress};
     struct progress *progress = NULL;
-    int fd;
     set_options(&c, r->operands);
-    if (endpoint_is_stream(c.options.target, true, &fd) && fd == 1 && c.cli->json) {
-        return command_misused(r, "--json and the disk can't both go to standard output");
+    int misused = check_use(r, &c);
+    if (misused != 0) {
+        return misused;
     }
     if (progress_choose(c.cli->progress, r->quiet, &shown) < 0) {
         return command_misused(r, "--progress takes the number of an open descriptor");
@@ -236,6 +280,8 @@ static int run_copy(struct command_run *r)
     }
     if (c.cli->json) {
         print_json(&c);
+    } else if (c.result.sum_digest[0]) {
+        print_sum(&c);
     }
     return command_flush(EXIT_DONE);
 }

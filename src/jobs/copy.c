@@ -20,7 +20,9 @@
 #include "nbd/client.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define REQUEST_LEAST (256u << 10) /* below it the calls cost more than the bytes */
 #define REQUEST_MOST (1u << 20)    /* above it nothing is gained; only for ends that prefer it */
@@ -197,6 +199,9 @@ static void choose(struct copy *c)
     const struct copy_options *o = c->options;
     const struct volume *s = c->source.volume, *t = c->target.volume;
     uint32_t preferred = REQUEST_LEAST, min = COPY_REQUEST_MIN;
+    if (o->sum) {
+        min = BLKHASH_BLOCK_DEFAULT; /* no block is in two pieces */
+    }
     for (int i = 0; i < 2; i++) {
         const struct volume *v = i == 0 ? s : t;
         if (v) {
@@ -213,10 +218,12 @@ static void choose(struct copy *c)
             c->request_size /= 2;
         }
     }
+    c->request_size = (uint32_t)max_u64(c->request_size, min);
     c->align = min;
     c->grain = o->sparse && t ? power_of_two_above(o->sparse, t->limits.min) : 0;
     c->grain = (uint32_t)min_u64(c->grain, c->request_size);
-    c->zero_max = t && volume_can(t, VOLUME_CAN_ZERO) ? ZERO_MAX : ZERO_WRITTEN_MAX;
+    bool cheap = t && (c->skip_zeros || volume_can(t, VOLUME_CAN_ZERO));
+    c->zero_max = cheap ? ZERO_MAX : ZERO_WRITTEN_MAX;
     c->depth = o->depth ? (unsigned)min_u64(o->depth, COPY_DEPTH_MAX) : DEPTH_DEFAULT;
     c->workers = 1;
     if (s && t) {
@@ -228,6 +235,41 @@ static void choose(struct copy *c)
         uint64_t pieces = (c->size + c->request_size - 1) / c->request_size;
         c->workers = (unsigned)max_u64(1, min_u64(c->workers, pieces));
     }
+}
+
+/* Before anything is touched: is there such a digest? */
+static int check_digest(const struct copy_options *o, struct error *err)
+{
+    struct digest *d = NULL;
+    int r = o->sum ? digest_open(o->sum, &d) : 0;
+    digest_free(d);
+    return r < 0 ? error_set(err, -r, "digest \"%.60s\"", o->sum) : 0;
+}
+
+static int start_sum(struct copy *c)
+{
+    if (!c->options->sum) {
+        return 0;
+    }
+    return sum_pass_new(c->options->sum, c->request_size, c->depth * c->workers, &c->sum,
+                        &c->error);
+}
+
+/* Everything was moved: so everything was hashed. */
+static int finish_sum(struct copy *c, struct copy_result *ret)
+{
+    uint8_t sum[BLKHASH_DIGEST_MAX];
+    if (!c->sum) {
+        return 0;
+    }
+    int r = sum_pass_result(c->sum, c->size, sum, &c->error);
+    if (r == 0) {
+        const struct digest *d = sum_pass_digest(c->sum);
+        snprintf(ret->sum_digest, sizeof(ret->sum_digest), "%s", digest_name(d));
+        ret->sum_length = digest_length(d);
+        memcpy(ret->sum, sum, ret->sum_length);
+    }
+    return r;
 }
 
 static void note_sockets(struct volume *v, struct copy_sockets *ret)
@@ -256,21 +298,29 @@ static int transfer(struct copy *c, struct copy_result *ret)
         }
     }
     c->touched = true;
+    int r = start_sum(c);
+    if (r < 0) {
+        copy_fail(c, r, &c->error);
+    }
     if (fiber_canceled()) {
         copy_fail(c, -ECANCELED, NULL);
     }
     run_lanes(c, others);
-    int r = c->result;
+    r = c->result;
     if (r == 0) {
         r = copy_settle(c, &c->error);
     }
     if (r == 0 && !c->options->no_flush && c->target.volume) {
         r = volume_flush(c->target.volume, &c->error);
     }
+    if (r == 0) {
+        r = finish_sum(c, ret);
+    }
     note_sockets(c->source.volume, &ret->source_sockets);
     note_sockets(c->target.volume, &ret->target_sockets);
     fiber_shield(); /* closing has to be done whatever comes */
     copy_close(c);
+    sum_pass_free(c->sum);
     workers_stop(others);
     fiber_unshield();
     return r;
@@ -311,7 +361,10 @@ int copy_run(const struct copy_options *o, struct copy_progress *progress, struc
     }
     init(c, o, progress ? progress : &own);
     uint64_t start_ns = worker_now_ns(worker_self());
-    int r = copy_open(c, &c->error);
+    int r = check_digest(o, &c->error);
+    if (r == 0) {
+        r = copy_open(c, &c->error);
+    }
     if (r == 0) {
         choose(c);
         c->progress->total = c->source.volume ? c->size : 0;

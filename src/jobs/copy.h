@@ -9,6 +9,7 @@
 #define JOBS_COPY_H
 
 #include "core/error.h"
+#include "digest/blkhash.h"
 #include "volume/endpoint.h"
 
 #include <stdatomic.h>
@@ -28,6 +29,7 @@ struct copy_options {
     unsigned workers;      /* 0: chosen */
     uint64_t rate;         /* bytes of data a second; 0: no limit */
     uint32_t sparse;       /* look for zeros in blocks of so many bytes; 0: don't */
+    const char *sum;       /* digest of the source's checksum (jobs/sum.h); NULL: none wanted */
     bool target_is_zero;   /* what would be zeroed there already is */
     bool allocated;        /* zeros take space in the target */
     bool no_create;        /* the target exists, and keeps its size */
@@ -56,6 +58,10 @@ struct copy_result {
     uint64_t request_size;
     unsigned depth, workers;
     struct copy_sockets source_sockets, target_sockets;
+    /* What was asked for with `sum`; written when the copy succeeded. */
+    char sum_digest[48]; /* its digest's name, lower case; empty: there is no checksum */
+    size_t sum_length;   /* bytes of sum */
+    uint8_t sum[BLKHASH_DIGEST_MAX];
     bool target_removed;    /* it failed: the target was ours and is gone */
     bool target_incomplete; /* it failed: the target exists and holds a part */
 };

@@ -6,6 +6,7 @@
 #include "core/fiber.h"
 #include "core/fsync.h"
 #include "jobs/copy.h"
+#include "jobs/sum_pass.h"
 #include "volume/volume.h"
 
 #include <sys/stat.h>
@@ -24,6 +25,7 @@ struct copy_piece {
     uint64_t length;
     uint64_t sequence; /* pieces in the order of the source, from 0; streams are written by it */
     bool zero;
+    struct sum_slot *slot; /* where its digests go; NULL: no checksum is wanted */
 };
 
 /* One end: a volume or a stream. */
@@ -45,6 +47,7 @@ struct copy {
     bool skip_zeros;       /* the target has them */
     bool grow;             /* the target becomes as long as the stream */
     unsigned depth, workers;
+    struct sum_pass *sum; /* NULL: no checksum is wanted */
 
     bool created; /* the target, by us */
     bool touched; /* the target has changed */
@@ -61,7 +64,8 @@ struct copy {
     int result;
     struct error error;
 
-    struct fmutex source_lock; /* a stream is read by one at a time, in order */
+    /* A stream is read, and pieces get their place in the checksum, by one at a time, in order. */
+    struct fmutex source_lock;
     bool source_ended;
 
     _Atomic(uint64_t) data, zero; /* bytes, for the result */

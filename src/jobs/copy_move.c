@@ -4,6 +4,10 @@
  * Zeros in what was read are found in runs of `grain` bytes and become zero requests, or nothing
  * where the target already reads as zeros. A stream gets everything as bytes, in order: its
  * writers wait for their turn, while the reads before them are in flight.
+ *
+ * With a checksum each piece gets its place in it when it is taken, and is hashed between the read
+ * and the write, while the CPU's cache has it. So a piece that waits to be written keeps nobody
+ * from hashing those behind it.
  */
 #include "core/bufpool.h"
 #include "core/size.h"
@@ -43,6 +47,12 @@ static int stream_failed(const struct copy_end *end, int r, uint64_t offset, con
     return r;
 }
 
+/* Its place in the checksum, if one is wanted. The source lock is held, in the source's order. */
+static int announce(struct copy *c, struct copy_piece *p, struct error *err)
+{
+    return c->sum ? sum_pass_announce(c->sum, p->offset, p->length, p->zero, &p->slot, err) : 0;
+}
+
 /* The next bytes of a stream into buf: 1, 0 at its end. */
 static int read_stream(struct copy *c, void *buf, struct copy_piece *ret, struct error *err)
 {
@@ -66,11 +76,41 @@ static int read_stream(struct copy *c, void *buf, struct copy_piece *ret, struct
             fmutex_lock(&c->mutex);
             ret->sequence = c->next_sequence++;
             fmutex_unlock(&c->mutex);
+            int announced = announce(c, ret, err);
+            r = announced < 0 ? announced : 1;
         }
         c->source_ended = c->source_ended || r < 0;
     }
     fmutex_unlock(&c->source_lock);
     return r;
+}
+
+/* The next piece of a volume: 1, 0 at its end, -errno. */
+static int take_volume(struct copy *c, struct copy_piece *ret, struct error *err)
+{
+    if (!c->sum) {
+        return copy_take(c, ret);
+    }
+    fmutex_lock(&c->source_lock);
+    int r = copy_take(c, ret);
+    if (r == 1) {
+        int announced = announce(c, ret, err);
+        r = announced < 0 ? announced : 1;
+    }
+    fmutex_unlock(&c->source_lock);
+    return r;
+}
+
+/* buf holds the piece. Of a short block of zeros it is overwritten with them; others need none. */
+static int hash_piece(struct copy *c, uint8_t *buf, const struct copy_piece *p, struct error *err)
+{
+    if (!p->slot) {
+        return 0;
+    }
+    if (p->zero && p->length < BLKHASH_BLOCK_DEFAULT) {
+        memset(buf, 0, (size_t)p->length);
+    }
+    return sum_pass_hash(c->sum, p->slot, buf, err);
 }
 
 static int put_zeros(struct copy *c, uint64_t offset, uint64_t len, struct error *err)
@@ -164,13 +204,16 @@ static int move_piece(struct copy *c, uint8_t *buf, struct error *err)
 {
     struct copy_piece p = {0};
     struct volume *source = c->source.volume;
-    int r = source ? copy_take(c, &p) : read_stream(c, buf, &p, err);
+    int r = source ? take_volume(c, &p, err) : read_stream(c, buf, &p, err);
     if (r <= 0) {
         return r;
     }
     r = p.zero ? 0 : keep_rate(c, p.length);
     if (r == 0 && source && !p.zero) {
         r = volume_read(source, buf, (size_t)p.length, p.offset, err);
+    }
+    if (r >= 0) {
+        r = hash_piece(c, buf, &p, err);
     }
     if (r >= 0) {
         r = c->target.volume ? put_volume(c, buf, &p, err) : put_stream(c, buf, &p, err);
@@ -186,6 +229,9 @@ void copy_move(struct copy *c)
     if (r == 0) {
         do {
             r = move_piece(c, buf, &err);
+            if (c->sum) {
+                fiber_yield(); /* hashing keeps the CPU: let signals and the watch have a look */
+            }
         } while (r > 0);
         bufpool_put(buf, c->request_size);
     }

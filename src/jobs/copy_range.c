@@ -5,6 +5,9 @@
  * of one kind become one range. Zeros that the target already has never enter the queue, so that an
  * empty disk of any size is done in as many steps as it has extents. Where data and zeros meet
  * inside a block of either end, the block counts as data: nobody has to read, modify and write.
+ *
+ * For a checksum (--sum) the blocks are those of the checksum, and all zeros are in the queue, to
+ * get their place in it; a last block of zeros that is short is a piece of its own.
  */
 #include "core/size.h"
 #include "jobs/copy_internal.h"
@@ -25,7 +28,7 @@ static int push(struct copy *c, const struct copy_range *range)
     if (range->length == 0) {
         return 0;
     }
-    if (range->zero && c->skip_zeros) {
+    if (range->zero && c->skip_zeros && !c->sum) {
         copy_count(c, range->length, true);
         return 0;
     }
@@ -117,6 +120,9 @@ static void cut(struct copy *c, struct copy_piece *ret)
     /* on a grid, so that all but the first piece of a range start aligned */
     uint64_t most = range->zero ? c->zero_max
                                 : c->request_size - (range->offset & (c->request_size - 1));
+    if (c->sum && range->zero && range->length >= BLKHASH_BLOCK_DEFAULT) {
+        most = align_down(min_u64(most, range->length), BLKHASH_BLOCK_DEFAULT);
+    }
     *ret = (struct copy_piece){.offset = range->offset,
                                .length = min_u64(range->length, most),
                                .sequence = c->next_sequence++,

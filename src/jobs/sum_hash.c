@@ -36,8 +36,7 @@ static int hash_whole(const struct sum *s, const uint8_t *data, size_t blocks, u
     return 0;
 }
 
-/* data has room for a piece, of which slot->item.length bytes count. */
-static int hash_item(const struct sum *s, uint8_t *data, struct sum_slot *slot)
+int sum_hash_data(const struct sum *s, uint8_t *data, struct sum_slot *slot)
 {
     size_t length = digest_length(s->digest);
     size_t whole = (size_t)(slot->item.length / s->block);
@@ -78,7 +77,7 @@ static int read_and_hash(struct sum_run *run, struct sum_slot *slot, void **buf,
             return r;
         }
     }
-    int r = hash_item(s, data, slot);
+    int r = sum_hash_data(s, data, slot);
     return r < 0 ? error_set(err, -r, "the digest failed") : 0;
 }
 

@@ -42,6 +42,9 @@ struct sum_run {
 
 /* For a crew; arg is the sum_run. Takes items and hashes them until there are no more. */
 void sum_hash_fiber(void *arg);
+/* The digests of a slot's bytes into it. data has room for a piece: what lies behind them may be
+ * overwritten. */
+int sum_hash_data(const struct sum *s, uint8_t *data, struct sum_slot *slot);
 /* Put the disk's, or the stream's, items into the ring. 0, or -errno (after sum_ring_stop(): any).
  */
 int sum_put_volume(struct sum_run *run, struct error *err);
