@@ -85,6 +85,9 @@ int nbd_target_greet(struct nbd_target *t, uint64_t deadline_ns, struct nbd_hand
         }
         return r;
     }
+    if (t->program) {
+        program_greeted(t->program);
+    }
     *ret = ch;
     return 0;
 }

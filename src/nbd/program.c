@@ -45,12 +45,15 @@
 #define PID_DIGITS 10
 
 uint64_t program_term_wait_ns = 30000000000ull;
+/* qemu-nbd loses a SIGTERM that comes while it starts. It has nothing to write back then. */
+uint64_t program_silent_wait_ns = 1000000000ull;
 
 struct program {
     pid_t pid;
     bool reaped;
-    int status; /* of waitpid(), when reaped */
-    bool told;  /* how it ended is no news: we sent a signal, or have said it */
+    int status;           /* of waitpid(), when reaped */
+    _Atomic bool greeted; /* every lane says so */
+    bool told;            /* how it ended is no news: we sent a signal, or have said it */
     char *folder, *socket_path;
     char *title;          /* the program's name, for messages */
     struct program *next; /* in living */
@@ -397,6 +400,11 @@ bool program_ended(struct program *p, uint64_t wait_ns, struct error *err)
     return true;
 }
 
+void program_greeted(struct program *p)
+{
+    p->greeted = true;
+}
+
 static void end_process(struct program *p)
 {
     if (p->reaped || wait_for_end(p, 0)) {
@@ -404,7 +412,7 @@ static void end_process(struct program *p)
     }
     p->told = true;
     kill(p->pid, SIGTERM);
-    if (!wait_for_end(p, program_term_wait_ns)) {
+    if (!wait_for_end(p, p->greeted ? program_term_wait_ns : program_silent_wait_ns)) {
         log_warning("%s does not end on SIGTERM and is killed", p->title);
         kill(p->pid, SIGKILL);
         wait_for_end(p, KILL_WAIT_NS);

@@ -23,8 +23,11 @@ int program_start(const char *name, struct program **ret, struct address *addres
  * status 1") before what it says already. */
 bool program_ended(struct program *p, uint64_t wait_ns, struct error *err);
 
-/* From SIGTERM to SIGKILL; a variable for tests. */
-extern uint64_t program_term_wait_ns;
+/* It has greeted a client: from now on it may hold what has to be written back. Any thread. */
+void program_greeted(struct program *p);
+
+/* From SIGTERM to SIGKILL, and that for a program that has greeted nobody; variables for tests. */
+extern uint64_t program_term_wait_ns, program_silent_wait_ns;
 
 /* Asks it to end, waits, kills it when it does not listen; removes its socket and folder. From a
  * fiber. NULL is fine. */

@@ -93,9 +93,13 @@ static void endings_in_words(void)
     EQ(worker_main(endings, NULL), 0);
 }
 
-/* It says through a file that it does not listen to SIGTERM any more. */
+/*
+ * It says through a file that it does not listen to SIGTERM any more. arg: it is one that has
+ * greeted, so that it has what it may need to write back; the other wait must not be its.
+ */
 static int stubborn(void *arg)
 {
+    uint64_t for_ever = UINT64_MAX / 2;
     char ready[] = "/tmp/penstock-test-XXXXXX", name[256];
     struct program *p;
     struct address a;
@@ -107,7 +111,11 @@ static int stubborn(void *arg)
         for (int i = 0; access(ready, F_OK) == 0 && i < 60000; i++) {
             OK(!program_ended(p, 1000000, NULL));
         }
-        program_term_wait_ns = 1000000;
+        program_term_wait_ns = arg ? 1000000 : for_ever;
+        program_silent_wait_ns = arg ? for_ever : 1000000;
+        if (arg) {
+            program_greeted(p);
+        }
         program_stop(p);
     }
     close(fd);
@@ -116,6 +124,8 @@ static int stubborn(void *arg)
 
 static void one_that_does_not_listen_is_killed(void)
 {
+    int yes = 1;
+    EQ(worker_main(stubborn, &yes), 0);
     EQ(worker_main(stubborn, NULL), 0);
 }
 
