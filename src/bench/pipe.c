@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -333,7 +334,8 @@ int bench_pipe(const struct bench_pipe_options *o, const struct bench_watch *w, 
     for (unsigned way = 0; way < WAYS && r == 0; way++) {
         r = fill_table(s, (enum way)way, sizes, n, m[way]);
     }
-    if (b.path) {
+    struct stat st;
+    if (b.path && stat(b.path, &st) == 0 && S_ISREG(st.st_mode)) {
         unlink(b.path);
     }
     free(b.memory);

@@ -54,7 +54,7 @@ static const struct option_spec options[] = {
         .help = "Leave holes for blocks of zeros."},
     {"digest", 0, OPT_FLAG(struct save_cli, digest),
         .help = "Digest the stream on its way (blkhash of SHA-256). Compressed files hold it; "
-        "beside others FILE.blkhash is written. restore --digest checks it."},
+        "beside other regular files FILE.blkhash is written. restore --digest checks it."},
     {"rate", 0, OPT_SIZE(struct save_cli, rate), "SIZE",
         "Take no more than so many bytes a second.", .fallback = "none", .words = none_is_zero},
     {"fd", 0, OPT_NUMBER(struct save_cli, fd), "N",
@@ -178,6 +178,13 @@ static void size_pipe(int fd, uint64_t asked, struct sizing *ret)
     }
 }
 
+/* A device, a FIFO or a server has no place for a digest beside it; --json tells it. */
+static bool is_regular(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 static int save(struct command_run *r)
 {
     const struct save_cli *c = r->options;
@@ -202,7 +209,7 @@ static int save(struct command_run *r)
     progress_start(&po, &progress);
     int result = run_interruptible(run_save, &s, &interrupted);
     progress_finish(progress, result == 0);
-    if (result == 0 && c->digest && !c->compress) {
+    if (result == 0 && c->digest && !c->compress && is_regular(s.o.store.name)) {
         result = sidecar_write(s.o.store.name, s.result.digest, s.result.digest_len, &s.err);
     }
     if (result < 0) {

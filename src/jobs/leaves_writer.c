@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct leaves_writer {
@@ -29,6 +30,10 @@ struct leaves_writer {
 static int create_blocking(void *arg)
 {
     struct leaves_writer *w = arg;
+    struct stat st;
+    if (stat(w->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return -EEXIST; /* the rename would replace a device or a pipe */
+    }
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     w->made = w->fd >= 0;
     return w->fd < 0 ? -errno : 0;

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import stat
 
 import pytest
 from harness import PENSTOCK, requires, run, start, wait_until
@@ -88,3 +89,15 @@ def test_stopped(tmp_path):
     ["io", "--rw", "randwrite", "memory:1M"], ["pipe", "-n", "0"], []])
 def test_wrong_use(args):
     small(*args, status=2)
+
+
+def test_devices_stay(tmp_path):
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("skipped: no right to make devices")
+    small("pipe", "-s", "1M", "-n", "1", "--path", device)
+    run("penstock", "sum", "--leaves", device, "memory:1M", status=1)
+    assert os.listdir(tmp_path) == ["null"]
+    assert stat.S_ISCHR(os.stat(device).st_mode)

@@ -452,3 +452,14 @@ def test_iohelper_messages(tmp_path, helper):
                    "No space left on device").encode()
     done = subprocess.run([helper, "only"], capture_output=True, check=False)
     assert (done.returncode, b"syntax" in done.stderr) == (1, True)
+
+
+def test_no_digest_beside_a_device(tmp_path):
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("skipped: no right to make devices")
+    feed(content(MIB), "save", "--digest", os.fspath(device))
+    assert os.listdir(tmp_path) == ["null"]
+    assert stat.S_ISCHR(os.stat(device).st_mode)
