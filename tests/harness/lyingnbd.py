@@ -318,6 +318,10 @@ class LyingServer:
         return [event[1] for event in self.log
                 if event[0] == "request" and (kind is None or event[1].type == kind)]
 
+    def connections(self):
+        """How many have come so far."""
+        return len(self._threads)
+
     def ends(self):
         """How each connection ended, once all have."""
         wait_until(lambda: not any(t.is_alive() for t in self._threads), what="the clients' end")

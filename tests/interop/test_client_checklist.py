@@ -7,7 +7,7 @@ import json
 import struct
 
 import pytest
-from harness import Failed, nbd_uri, random_bytes, run
+from harness import Failed, nbd_uri, random_bytes, run, wait_until
 from harness import lyingnbd as nbd
 from harness.lyingnbd import LyingServer
 
@@ -439,7 +439,11 @@ def test_c109_structured_reply_without_agreement(tmp_path):
 def test_c116_several_connections_only_with_multi_conn(tmp_path):
     flags = nbd.HAS_FLAGS | nbd.SEND_FLUSH
     for more, many in ((0, False), (nbd.MULTI_CONN, True)):
-        with server(flags=flags | more, content=bytes(SIZE)) as peer:
+        def write(c, r, payload):
+            # One worker alone could be done before the others have begun.
+            wait_until(lambda: peer.connections() > many, what="a second connection")
+            c.honest_request(r, payload)
+        with server(flags=flags | more, content=bytes(SIZE), on_request={nbd.WRITE: write}) as peer:
             write_to(tmp_path, peer, "-w", "4", "-r", "64K")
             flush = peer.requests(nbd.FLUSH)
             assert len(peer.ends()) > 1 if many else len(peer.ends()) == 1
