@@ -25,6 +25,7 @@
 #include <stdlib.h>
 
 #define SMALL_ALIGN 4096
+#define FIRST_REPLIES 3u /* of a batch: each leaves by itself */
 
 struct service {
     struct connection *c;
@@ -375,6 +376,18 @@ static void run(struct connection *c, struct request *r)
     payload_put(c, r);
 }
 
+/*
+ * The first replies of a batch leave one by one, the others together: a client with few requests in
+ * flight works on them while we work on the rest. With all of them in one send both sides would
+ * wait for each other in turn (4 KiB reads at depth 4: half the requests a second).
+ */
+static void send_first(struct connection *c)
+{
+    if (c->turn < FIRST_REPLIES && in_have(c) > 0) {
+        out_flush(c);
+    }
+}
+
 static void serve(struct service *s)
 {
     struct connection *c = s->c;
@@ -393,7 +406,10 @@ static void serve(struct service *s)
         run(c, &s->request);
         if (c->leader || c->ended) {
             out_kick(c);
-        } else if (++c->turn >= TURN_REQUESTS) {
+            continue;
+        }
+        send_first(c);
+        if (++c->turn >= TURN_REQUESTS) {
             /* A client that always has more must not keep the worker to itself. */
             c->turn = 0;
             fiber_yield();
