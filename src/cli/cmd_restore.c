@@ -1,8 +1,8 @@
 /*
  * penstock restore FILE: a VM's state from a disk to standard output.
  */
-#include "channel/sizing.h"
 #include "cli/command.h"
+#include "cli/pipe_cli.h"
 #include "cli/run.h"
 #include "jobs/save.h"
 #include "jobs/sidecar.h"
@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct restore_cli {
     uint64_t fd;
@@ -23,11 +22,6 @@ struct restore_cli {
 
 static const struct option_word none_is_zero[] = {{"none", 0}, {}};
 static const struct option_word auto_is_zero[] = {{"auto", 0}, {}};
-static const struct option_word pipe_words[] = {
-    {"auto", SOCKET_BUFFER_AUTO},
-    {"default", SOCKET_BUFFER_DEFAULT},
-    {},
-};
 
 /* clang-format off */
 static const struct option_spec options[] = {
@@ -49,7 +43,7 @@ static const struct option_spec options[] = {
         .fallback = "1", .max = INT32_MAX},
     {"pipe-size", 0, OPT_SIZE(struct restore_cli, pipe_size), "SIZE",
         "Size of the pipe that the stream goes to. auto: 1M, halved while the kernel refuses.",
-        .fallback = "auto", .words = pipe_words, .min = 4096, .max = 1 << 30},
+        .fallback = "auto", .words = pipe_size_words, .min = 4096, .max = 1 << 30},
     {"progress", 0, OPT_STRING(struct restore_cli, progress), "FD",
         "Show how far it is: a bar on a terminal, lines on a descriptor.", .bare = "auto"},
     {"json", 0, OPT_FLAG(struct restore_cli, json),
@@ -95,15 +89,6 @@ static int print_json(const struct restoring *s, const struct sizing *pipe)
     jsonout_real(&j, "waited_for_consumer", (double)r->consumer_wait_ns / 1e9);
     jsonout_end(&j);
     return jsonout_finish(&j) < 0 ? EXIT_FAILED : EXIT_DONE;
-}
-
-static void size_pipe(int fd, uint64_t asked, struct sizing *ret)
-{
-    struct stat st;
-    *ret = (struct sizing){0};
-    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
-        sizing_pipe(fd, asked, ret);
-    }
 }
 
 static int find_digest(struct restoring *s)
@@ -152,7 +137,7 @@ static int restore(struct command_run *r)
     if (c->digest && find_digest(&s) < 0) {
         return command_failed(&s.err);
     }
-    size_pipe(s.o.out_fd, c->pipe_size, &pipe);
+    pipe_cli_size(s.o.out_fd, c->pipe_size, &pipe);
     progress_start(&po, &progress);
     int result = run_interruptible(run_restore, &s, &interrupted);
     progress_finish(progress, result == 0);

@@ -1,8 +1,8 @@
 /*
  * penstock save FILE: a VM's state from standard input onto a disk.
  */
-#include "channel/sizing.h"
 #include "cli/command.h"
+#include "cli/pipe_cli.h"
 #include "cli/run.h"
 #include "core/size.h"
 #include "jobs/save.h"
@@ -26,11 +26,6 @@ struct save_cli {
 
 static const struct option_word none_is_zero[] = {{"none", 0}, {}};
 static const struct option_word auto_is_zero[] = {{"auto", 0}, {}};
-static const struct option_word pipe_words[] = {
-    {"auto", SOCKET_BUFFER_AUTO},
-    {"default", SOCKET_BUFFER_DEFAULT},
-    {},
-};
 
 /* clang-format off */
 static const struct option_spec options[] = {
@@ -62,7 +57,7 @@ static const struct option_spec options[] = {
         .fallback = "0", .max = INT32_MAX},
     {"pipe-size", 0, OPT_SIZE(struct save_cli, pipe_size), "SIZE",
         "Size of the pipe that the stream comes from. auto: 1M, halved while the kernel refuses.",
-        .fallback = "auto", .words = pipe_words, .min = 4096, .max = 1 << 30},
+        .fallback = "auto", .words = pipe_size_words, .min = 4096, .max = 1 << 30},
     {"progress", 0, OPT_STRING(struct save_cli, progress), "FD",
         "Show how far it is: a bar on a terminal, lines on a descriptor.", .bare = "auto"},
     {"json", 0, OPT_FLAG(struct save_cli, json),
@@ -169,15 +164,6 @@ static void fill_options(const struct save_cli *c, const char *name, struct savi
     };
 }
 
-static void size_pipe(int fd, uint64_t asked, struct sizing *ret)
-{
-    struct stat st;
-    *ret = (struct sizing){0};
-    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
-        sizing_pipe(fd, asked, ret);
-    }
-}
-
 /* A device, a FIFO or a server has no place for a digest beside it; --json tells it. */
 static bool is_regular(const char *path)
 {
@@ -205,7 +191,7 @@ static int save(struct command_run *r)
     if (progress_choose(c->progress, r->quiet, &po) < 0) {
         return command_misused(r, "--progress: \"%s\" is no open descriptor", c->progress);
     }
-    size_pipe(s.o.in_fd, c->pipe_size, &pipe);
+    pipe_cli_size(s.o.in_fd, c->pipe_size, &pipe);
     progress_start(&po, &progress);
     int result = run_interruptible(run_save, &s, &interrupted);
     progress_finish(progress, result == 0);

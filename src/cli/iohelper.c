@@ -14,6 +14,7 @@
 #include "cli/iohelper.h"
 
 #include "channel/sizing.h"
+#include "cli/pipe_cli.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -26,7 +27,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct helper {
@@ -74,11 +74,8 @@ static int run(void *arg)
 
 static void enlarge_pipe(int fd)
 {
-    struct stat st;
     struct sizing ignored;
-    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
-        sizing_pipe(fd, SOCKET_BUFFER_AUTO, &ignored);
-    }
+    pipe_cli_size(fd, SOCKET_BUFFER_AUTO, &ignored);
 }
 
 /* What fd is for, from how it was opened. 0 or -errno. */

@@ -25,6 +25,7 @@
 #include "jobs/frames.h"
 #include "jobs/pace.h"
 #include "jobs/source.h"
+#include "jobs/state_digest.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -197,17 +198,6 @@ static int read_block(struct restore *s, struct block *b)
     return source_read(s->in, b->packed, row->packed, s->offsets[b->number], s->err);
 }
 
-static int hash_block(const struct digest *d, struct block *b)
-{
-    size_t whole = b->len / BLKHASH_BLOCK_DEFAULT;
-    size_t rest = b->len % BLKHASH_BLOCK_DEFAULT;
-    int r = digest_blocks(d, b->plain, BLKHASH_BLOCK_DEFAULT, whole, b->digests);
-    if (r == 0 && rest) {
-        r = digest_one(d, b->plain + b->len - rest, rest, b->digests + whole * digest_length(d));
-    }
-    return r;
-}
-
 /* On the thread pool. */
 static int transform(void *arg)
 {
@@ -220,14 +210,14 @@ static int transform(void *arg)
             return n < 0 ? (int)n : -EBADMSG;
         }
     }
-    return s->digest ? hash_block(s->digest, b) : 0;
+    return s->digest ? state_digests(s->digest, b->plain, b->len, b->digests) : 0;
 }
 
 static int pass_on(struct restore *s, struct block *b)
 {
     int r = 0;
     if (s->digest) {
-        size_t n = (b->len + BLKHASH_BLOCK_DEFAULT - 1) / BLKHASH_BLOCK_DEFAULT;
+        size_t n = state_blocks(b->len);
         r = blkhash_outer_digests(s->outer, b->digests, n);
     }
     if (r == 0) {

@@ -24,6 +24,7 @@
 #include "jobs/frames.h"
 #include "jobs/pace.h"
 #include "jobs/save_move.h"
+#include "jobs/state_digest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -118,17 +119,6 @@ static int read_block(struct save *s, struct block *b)
     return r;
 }
 
-static int hash_block(const struct digest *d, struct block *b)
-{
-    size_t whole = b->len / BLKHASH_BLOCK_DEFAULT;
-    size_t rest = b->len % BLKHASH_BLOCK_DEFAULT;
-    int r = digest_blocks(d, b->plain, BLKHASH_BLOCK_DEFAULT, whole, b->digests);
-    if (r == 0 && rest) {
-        r = digest_one(d, b->plain + b->len - rest, rest, b->digests + whole * digest_length(d));
-    }
-    return r;
-}
-
 static int pack_block(struct block *b)
 {
     const struct codec *c = b->save->o->codec;
@@ -146,7 +136,7 @@ static int transform(void *arg)
 {
     struct block *b = arg;
     const struct save *s = b->save;
-    int r = s->digest ? hash_block(s->digest, b) : 0;
+    int r = s->digest ? state_digests(s->digest, b->plain, b->len, b->digests) : 0;
     b->zero = r == 0 && s->o->sparse && is_zero(b->plain, b->len);
     return r == 0 && s->o->codec ? pack_block(b) : r;
 }
@@ -181,7 +171,7 @@ static int place(struct save *s, const struct block *b, uint64_t *offset)
         }
     }
     if (r == 0 && s->digest) {
-        size_t n = (b->len + BLKHASH_BLOCK_DEFAULT - 1) / BLKHASH_BLOCK_DEFAULT;
+        size_t n = state_blocks(b->len);
         r = blkhash_outer_digests(s->outer, b->digests, n);
     }
     s->position += s->o->codec ? b->packed_len : b->len;
